@@ -1,0 +1,51 @@
+"""Writing files whole or not at all: a temporary name in the same folder, then one rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fcam.errors import FcamError
+
+
+@contextmanager
+def write_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path that becomes `path` when the block ends well, and vanishes when it does not.
+
+    Missing parent folders are made. The temporary name keeps the suffix, since image writers choose their
+    format by it. Raises `FcamError` when the folder cannot be made or written to.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{uuid.uuid4().hex[:12]}{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise FcamError(
+            f"cannot write {path}: {error.strerror or error}; "
+            "check that the folder is writable and the disk has room, then run the same command again"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write `data` to `path`, whole or not at all."""
+    with write_atomic(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` as UTF-8 to `path`, whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` as indented JSON to `path`, whole or not at all; NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
