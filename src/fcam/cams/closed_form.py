@@ -72,7 +72,7 @@ def _plus_plus_weights(rows: Tensor, top: Tensor) -> Tensor:
 def _last_noisy(noisy_top: Tensor | None, top: Tensor) -> Tensor:
     if noisy_top is None:
         raise FcamError(
-            "smoothgradcampp in the reference variant maps the features of the last noisy image, and noisy_top "
+            "smoothgradcampp in the reference variant maps the features of the last noisy image; noisy_top "
             "is None; pass noisy_top, or take variant='published', which needs no noise on a linear head"
         )
     if noisy_top.shape != top.shape:
