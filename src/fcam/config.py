@@ -1,0 +1,159 @@
+"""Every default of the package, in frozen dataclasses; the command line, `config.yaml` and the recipes are views of them.
+
+Names follow the paper. Where the paper leaves a choice open the comment says `ours`; where the authors' code
+departs from the paper it says `code`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+CamMethod = Literal["cam", "gradcam", "gradcampp", "smoothgradcampp", "xgradcam", "layercam"]
+Precision = Literal["no", "bf16", "fp16"]
+SelectionMetric = Literal["max_box_acc", "max_box_acc_v2", "pxap", "top1"]
+EpochWindow = tuple[int, int]
+
+ALWAYS: EpochWindow = (0, -1)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network: a classifier and the decoder on its features."""
+
+    backbone: str = "resnet50"
+    """resnet50, vgg16, inceptionv3 (their WSOL forms), tf_efficientnet_lite0, or timm:NAME."""
+    output_stride: int = 8
+    """Strides are removed from the deepest on until the top map is this much smaller than the image (timm backbones)."""
+    head: Literal["linear", "gap", "max", "lse", "wildcat"] = "linear"
+    """Pooling head; the paper's tables use `linear`, global average pooling and a linear layer."""
+    decoder_channels: tuple[int, ...] | None = None
+    """Channels of the decoder blocks, deep to shallow; None takes the preset of the backbone."""
+    pretrained: bool = True
+    """Start from ImageNet weights."""
+
+
+@dataclass(frozen=True)
+class SeedConfig:
+    """Sampling regions and pixels (paper, eq. 1 and 2)."""
+
+    n_minus: float = 0.3
+    """n⁻: share of the image, lowest activations first, that background pixels are drawn from; 0.1 to 0.7 by validation."""
+    foreground_pixels: int = 1
+    """Pixels drawn from C⁺ per image and step."""
+    background_pixels: int = 1
+    """Pixels drawn from C⁻ per image and step."""
+    erosion: int = 11
+    """Side of the square that erodes C⁺ before drawing (code); 1 turns it off, as the paper has it."""
+    erosion_iterations: int = 1
+    """How often the erosion is applied."""
+    dilation: int = 3
+    """Side of the square that each drawn pixel grows to (code); 1 turns it off, as the paper has it."""
+    foreground_rule: Literal["otsu", "peak"] = "otsu"
+    """C⁺ is everything above Otsu's threshold (paper), or above `peak` times the maximum (ours)."""
+    peak: float = 0.7
+    """Share of the maximum for the `peak` rule."""
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Pixel alignment loss (paper, eq. 3); a weight of 0 turns a term off. Windows are (first, last) epochs from 1, -1 open."""
+
+    alpha: float = 1.0
+    """α: weight of the partial cross-entropy on the drawn pixels."""
+    alpha_epochs: EpochWindow = ALWAYS
+    crf: float = 1.2e-9
+    """λ of the CRF loss for a filter that returns the true Gaussian sum; the paper's 2e-9 belongs to a lattice with a gain
+    of about 0.6 (docs/crf.md)."""
+    crf_epochs: EpochWindow = ALWAYS
+    sigma_rgb: float = 15.0
+    """Colour bandwidth of the CRF kernel in 8-bit levels."""
+    sigma_xy: float = 100.0
+    """Position bandwidth of the CRF kernel in pixels."""
+    crf_filter: Literal["gaussian", "lattice"] = "gaussian"
+    """gaussian: the true sum; lattice: the permutohedral lattice of the authors' code (use λ = 2e-9 with it)."""
+    size: float = 0.1
+    """Weight of the absolute size constraint (code; the paper states none)."""
+    size_epochs: EpochWindow = ALWAYS
+    barrier_t: float = 1.0
+    """Initial t of the extended log-barrier."""
+    barrier_growth: float = 1.01
+    """Factor on t after every epoch."""
+    barrier_max: float = 10.0
+    """Upper bound of t."""
+    entropy: float = 0.0
+    """Weight of the mean pixel entropy; off in the paper."""
+    entropy_epochs: EpochWindow = ALWAYS
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """SGD with momentum and the step schedule of the WSOL benchmark."""
+
+    lr: float = 0.01
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 1e-4
+    late_ratio: float = 10.0
+    """Factor on the learning rate of the head and the backbone's late layers in stage 1."""
+    schedule: Literal["step", "constant", "cosine"] = "step"
+    step_epochs: int = 15
+    """`step` multiplies the rate by gamma after every so many epochs."""
+    gamma: float = 0.1
+    min_lr: float = 1e-7
+    clip_norm: float = 0.0
+    """Largest gradient norm; 0 leaves gradients as they are, as the paper does."""
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """One of the two training stages."""
+
+    epochs: int = 50
+    batch_size: int = 32
+    """Images per step and process."""
+    accumulate: int = 1
+    """Steps whose gradients are added up before the weights move."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    select: SelectionMetric = "max_box_acc"
+    """Metric on `val` by which the epoch is chosen; the first epoch that reaches the maximum wins."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A whole run: both stages, evaluation, and where the result lies."""
+
+    name: str = ""
+    """Recipe this started from."""
+    data: str = ""
+    """Folder of the data set."""
+    out: str = ""
+    """Folder of the run."""
+    stages: Literal["both", "classifier", "decoder"] = "both"
+    classifier_from: str = ""
+    """Run or model folder whose classifier stage 2 starts from instead of training one."""
+    head_only: bool = False
+    """Stage 1 trains the head on a frozen backbone."""
+    method: CamMethod = "cam"
+    """CAM that seeds are drawn from, and that stands beside F-CAM in the tables."""
+    variant: Literal["published", "reference"] = "published"
+    """Formula of Grad-CAM++ and Smooth-Grad-CAM++: as published or as the authors' code executes it."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    seeds: SeedConfig = field(default_factory=SeedConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    stage1: StageConfig = field(default_factory=lambda: StageConfig(optimizer=OptimizerConfig(lr=0.0017)))
+    stage2: StageConfig = field(default_factory=lambda: StageConfig(optimizer=OptimizerConfig(schedule="constant")))
+    resize: int = 256
+    """Training images are resized to this square, ..."""
+    crop: int = 224
+    """... and cropped to this one; evaluation resizes to it."""
+    seed: int = 0
+    precision: Precision = "no"
+    """no is float32; bf16 and fp16 are autocast."""
+    workers: int = 2
+    """Data loading processes."""
+    compile: bool = False
+    """torch.compile the network."""
+    tensorboard: bool = False
+    resume: bool = False
+    """Go on with an interrupted run in `out`."""
