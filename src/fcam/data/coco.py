@@ -1,0 +1,107 @@
+"""Boxes of a plain folder from COCO json files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from fcam.data.split import OnProblem, Split
+
+PATTERNS = ("boxes*.json", "annotations*.json", "_annotations*.json", "instances*.json")
+
+
+def add_boxes(split: Split, folders: list[Path], on_problem: OnProblem) -> None:
+    """Read the boxes of `split`'s images from the COCO files in `folders`; crowd regions are left out.
+
+    An annotation's `bbox` is x, y, width, height; `file_name` may be relative to the data set, the split or
+    the class, or the bare name when only one image bears it. Files that name none of the images are passed
+    over.
+    """
+    files = [
+        path
+        for folder in dict.fromkeys(folders)
+        for pattern in PATTERNS
+        for path in sorted(folder.glob(pattern))
+    ]
+    if not files:
+        return
+    known = _by_path_ending(split.image_ids)
+    boxes: dict[str, list[list[float]]] = {}
+    for path in files:
+        for image_id, box, size in _rows(path, known, on_problem):
+            rows = boxes.setdefault(image_id, [])
+            if box is not None:
+                rows.append(box)
+            if size is not None:
+                split.sizes[image_id] = size
+    if boxes:
+        split.boxes = {
+            image_id: np.array(rows, dtype=np.float64).reshape(-1, 4) for image_id, rows in boxes.items()
+        }
+
+
+def _rows(
+    path: Path, known: dict[str, str], on_problem: OnProblem
+) -> list[tuple[str, list[float] | None, tuple[int, int] | None]]:
+    """Return (image id, box or None for an image's own entry, size) of every entry about an image of the
+    split.
+    """
+    rows: list[tuple[str, list[float] | None, tuple[int, int] | None]] = []
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        images = {}
+        for entry in content["images"]:
+            image_id = _match(str(entry["file_name"]), known)
+            if image_id is not None:
+                images[entry["id"]] = image_id
+                size = (
+                    (int(entry["width"]), int(entry["height"]))
+                    if entry.get("width") and entry.get("height")
+                    else None
+                )
+                rows.append((image_id, None, size))
+        annotations = content["annotations"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        on_problem(f"{path} is not a COCO file with images and annotations ({type(error).__name__}: {error})")
+        return []
+    for number, entry in enumerate(annotations):
+        try:
+            if entry["image_id"] in images and not entry.get("iscrowd", 0):
+                rows.append((images[entry["image_id"]], _box(entry["bbox"]), None))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            on_problem(
+                f"{path}, annotation {number}: expected image_id and bbox [x, y, width, height], "
+                f"got {entry!r:.200}"
+            )
+    return rows
+
+
+def _box(bbox: Any) -> list[float]:
+    x, y, width, height = (float(number) for number in bbox)
+    if not all(map(math.isfinite, (x, y, width, height))) or width < 0 or height < 0:
+        raise ValueError
+    return [x, y, x + width, y + height]
+
+
+def _by_path_ending(image_ids: list[str]) -> dict[str, str]:
+    """Map every ending of an image's path that belongs to one image only to that image."""
+    endings: dict[str, str | None] = {}
+    for image_id in image_ids:
+        parts = PurePosixPath(image_id).parts
+        for start in range(len(parts)):
+            ending = "/".join(parts[start:])
+            endings[ending] = None if ending in endings and start else image_id
+    return {ending: image_id for ending, image_id in endings.items() if image_id is not None}
+
+
+def _match(file_name: str, known: dict[str, str]) -> str | None:
+    """Return the image that the longest ending of `file_name` names; an absolute path of another machine
+    matches too.
+    """
+    parts = PurePosixPath(file_name.replace("\\", "/")).parts
+    endings = ("/".join(parts[start:]) for start in range(len(parts)))
+    return next((known[ending] for ending in endings if ending in known), None)

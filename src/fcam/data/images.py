@@ -1,0 +1,240 @@
+"""Opening photographs as they come: in any mode, orientation or damage, as one RGB image or one sentence."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from fcam.errors import FcamError
+
+MAX_PIXELS = 100_000_000
+"""Images above this many pixels are refused before they are decoded (300 MB as RGB)."""
+
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif"}
+    | {".ppm", ".pgm", ".pbm", ".pnm"}
+)
+"""Suffixes, in lower case, by which a file found in a folder counts as an image."""
+
+_DEPTHS = (8, 10, 12, 14, 16, 24, 32)
+_PILLOW_LIMIT = threading.Lock()
+
+
+class ImageError(FcamError):
+    """One file that cannot be used: `path` names it, `reason` says why, the message says both.
+
+    A data loader raises a worker's exception again with the worker's traceback as its only argument; of such
+    a message the last line, which is the sentence, is kept.
+    """
+
+    def __init__(self, message: str, path: str = "", reason: str = "") -> None:
+        if message.startswith("Caught ") and "Traceback" in message:
+            message = re.sub(r"^[\w.]+Error: ", "", message.strip().splitlines()[-1])
+        super().__init__(message)
+        self.path = path
+        self.reason = reason or message
+
+
+class Problem(NamedTuple):
+    """A path that was asked for and cannot be used, and why."""
+
+    path: str
+    reason: str
+
+
+def open_image(
+    path: str | os.PathLike[str], exif: bool = True, max_pixels: int | None = MAX_PIXELS
+) -> Image.Image:
+    """Open one image file as 8-bit RGB, whatever it is stored as.
+
+    Grey, palette, CMYK and 16-bit images are converted, transparency is laid over white, of an animation or a
+    multi-page file the first picture is taken. `exif` turns the picture the way its camera was held; leave it
+    off for benchmarks whose boxes were drawn on the stored pixels. Grey images deeper than 8 bits are scaled
+    from the smallest of 8, 10, 12, 14, 16, 24 and 32 bits that holds their brightest pixel. Images above
+    `max_pixels` (None: no limit) are refused before decoding. Raises `ImageError`, an `FcamError` with `path`
+    and `reason`.
+    """
+    with _reasons(path), _opened(path, max_pixels) as stored:
+        stored.load()
+        return _to_rgb(_upright(stored) if exif else stored)
+
+
+def open_mask(path: str | os.PathLike[str], max_pixels: int | None = MAX_PIXELS) -> np.ndarray:
+    """Open a mask file as a bool array (h, w): True where the stored grey value is above zero; raises
+    `ImageError`.
+    """
+    with _reasons(path), _opened(path, max_pixels) as stored:
+        stored.load()
+        grey = stored if stored.mode.startswith(("I", "F")) else stored.convert("L")
+        return np.asarray(grey) > 0
+
+
+def image_size(
+    path: str | os.PathLike[str], exif: bool = False, max_pixels: int | None = MAX_PIXELS
+) -> tuple[int, int]:
+    """Read (width, height) from the header, as `open_image` would return it; raises `ImageError`."""
+    with _reasons(path), _opened(path, max_pixels) as stored:
+        width, height = stored.size
+        turned = exif and stored.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+        return (height, width) if turned else (width, height)
+
+
+def find_images(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+) -> tuple[list[Path], list[Problem]]:
+    """List the image files that files, folders and glob patterns stand for, and what could not be followed.
+
+    A named file is taken whatever its suffix, and so are the files a pattern with a suffix finds (`*.dat`).
+    Folders are searched recursively for `SUFFIXES` in any case; hidden files are passed over. Order is that
+    of the arguments, sorted by path within each; a file is listed once.
+    """
+    found: dict[Path, None] = {}
+    problems: list[Problem] = []
+    for item in [paths] if isinstance(paths, str | os.PathLike) else paths:
+        path = Path(item)
+        if path.is_dir():
+            found.update(dict.fromkeys(_search(path, problems)))
+        elif os.path.lexists(path):
+            found[path] = None
+        elif glob.has_magic(str(path)):
+            found.update(dict.fromkeys(_matches(path, problems)))
+        else:
+            problems.append(Problem(str(item), "it does not exist"))
+    return list(found), problems
+
+
+def files_below(folder: Path, problems: list[Problem] | None = None) -> list[Path]:
+    """List the image files below `folder`, sorted by path; folders that cannot be read go to `problems`."""
+
+    def refused(error: OSError) -> None:
+        if problems is not None:
+            problems.append(Problem(str(error.filename), (error.strerror or str(error)).lower()))
+
+    found = []
+    for parent, folders, names in os.walk(folder, onerror=refused):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [
+            Path(parent, name)
+            for name in names
+            if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
+        ]
+    return sorted(found, key=lambda path: path.as_posix())
+
+
+def _matches(pattern: Path, problems: list[Problem]) -> list[Path]:
+    matches = [Path(match) for match in sorted(glob.glob(str(pattern), recursive=True))]
+    found = []
+    for match in matches:
+        if not match.is_dir():
+            if pattern.suffix or match.suffix.lower() in SUFFIXES:
+                found.append(match)
+        elif "**" not in pattern.parts:
+            found += files_below(match, problems)
+    if not found:
+        problems.append(Problem(str(pattern), "no image file matches this pattern"))
+    return found
+
+
+def _search(folder: Path, problems: list[Problem]) -> list[Path]:
+    before = len(problems)
+    found = files_below(folder, problems)
+    if not found and len(problems) == before:
+        problems.append(Problem(str(folder), "the folder holds no image file"))
+    return found
+
+
+@contextmanager
+def _reasons(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn whatever reading `path` raises into an `ImageError` with the reason in plain words."""
+    try:
+        yield
+    except ImageError:
+        raise
+    except FileNotFoundError as error:
+        raise _refusal(path, "it does not exist") from error
+    except IsADirectoryError as error:
+        raise _refusal(path, "it is a folder, not an image file") from error
+    except PermissionError as error:
+        raise _refusal(path, "there is no permission to read it") from error
+    except UnidentifiedImageError as error:
+        raise _refusal(path, "it is not an image of a known format") from error
+    except MemoryError as error:
+        raise _refusal(path, "there is not enough memory to decode it") from error
+    # Decoders raise SyntaxError, struct.error, zlib.error and more on damaged files; all mean the same to a
+    # user.
+    except Exception as error:
+        detail = str(error).strip().split("\n")[0] or type(error).__name__
+        reason = "it is truncated" if "truncated" in detail.lower() else f"it is damaged ({detail})"
+        raise _refusal(path, reason) from error
+
+
+def _refusal(path: str | os.PathLike[str], reason: str) -> ImageError:
+    return ImageError(f"cannot read image {os.fspath(path)}: {reason}", os.fspath(path), reason)
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str], max_pixels: int | None) -> Iterator[Image.Image]:
+    """Yield the image with only its header read, after the size has been judged."""
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise _refusal(path, "the file is empty")
+        # Pillow's own limit is one global for the process and only warns at first: ours replaces it for this
+        # call.
+        with _PILLOW_LIMIT:
+            limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+            try:
+                image = Image.open(file)
+            finally:
+                Image.MAX_IMAGE_PIXELS = limit
+        with image:
+            pixels = image.width * image.height
+            if max_pixels is not None and pixels > max_pixels:
+                raise _refusal(
+                    path,
+                    f"it is {image.width}x{image.height} = {pixels} pixels, above the limit of {max_pixels}; "
+                    "raise max_pixels if you trust the file",
+                )
+            yield image
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    # A camera's broken EXIF block is no reason to lose its picture.
+    except Exception:
+        return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith(("I", "F")):
+        return Image.fromarray(_to_eight_bits(np.asarray(image))).convert("RGB")
+    if "transparency" in image.info or image.mode in ("RGBA", "RGBa", "LA", "La", "PA"):
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(white, layer).convert("RGB")
+    # copy(): the result must outlive the file it was read from
+    return image.copy() if image.mode == "RGB" else image.convert("RGB")
+
+
+def _to_eight_bits(grey: np.ndarray) -> np.ndarray:
+    """Scale a deep grey image (h, w) to uint8: integers from their bit depth, floats from [0, 1], [0, 255] or
+    their range.
+    """
+    values = np.nan_to_num(grey.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(values.min()), float(values.max())
+    if low < 0:
+        values, top = values - low, max(high - low, 1e-12)
+    elif grey.dtype.kind == "f":
+        top = 1.0 if high <= 1 else 255.0 if high <= 255 else high
+    else:
+        top = float(next(2**bits - 1 for bits in _DEPTHS if high < 2**bits))
+    return np.rint(values * (255.0 / top)).astype(np.uint8)

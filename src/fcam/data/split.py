@@ -1,0 +1,53 @@
+"""What the readers of all layouts hand over: the images of one split with the localization asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fcam.errors import FcamError
+
+SPLITS = ("train", "val", "test")
+
+OnProblem = Callable[[str], None]
+"""Called with one sentence for each fault found while reading lists; the default raises it, `check` collects
+it.
+"""
+
+
+def refuse(sentence: str) -> None:
+    """Raise `FcamError(sentence)`."""
+    raise FcamError(sentence)
+
+
+class MaskFiles(NamedTuple):
+    """The mask of one object and, where there is one, the mask of pixels that do not count."""
+
+    mask: Path
+    ignore: Path | None
+
+
+@dataclass
+class Split:
+    """The images of one split in list order.
+
+    `image_ids` are paths relative to `root`; `labels` index `classes`; `sizes` maps ids to the (width,
+    height) their boxes refer to; `boxes` maps ids to (n, 4) float64 x0, y0, x1, y1 in those pixels; `masks`
+    maps ids to their mask files. `boxes` and `masks` are None where there are none or none were asked for.
+    `exif`: photos are turned upright.
+    """
+
+    root: Path
+    name: str
+    layout: str
+    classes: list[str]
+    image_ids: list[str]
+    labels: list[int]
+    exif: bool
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    boxes: dict[str, np.ndarray] | None = None
+    masks: dict[str, list[MaskFiles]] | None = None
