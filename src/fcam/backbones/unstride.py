@@ -1,0 +1,160 @@
+"""Removing the deepest strides of a network, without dilation, as the WSOL backbones do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from timm.layers.blur_pool import BlurPool2d
+from timm.layers.conv2d_same import Conv2dSame
+from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
+from torch import Tensor, nn
+
+from fcam.errors import FcamError
+
+PROBE_SIDE = 256
+STRIDED = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, BlurPool2d)
+
+Features = Callable[[Tensor], list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One down-sampling layer met on the way: its name, and the strides of its input and output."""
+
+    name: str
+    before: int
+    after: int
+
+
+def nominal_strides(maps: list[Tensor], side: int) -> tuple[int, ...]:
+    """The powers of two nearest to input side over map side (unpadded convolutions lose a few pixels)."""
+    return tuple(2 ** round(math.log2(side / m.shape[-1])) for m in maps)
+
+
+def unstride(name: str, net: nn.Module, features: Features, output_stride: int) -> None:
+    """Set the deepest strides of `net` to 1 until the last map of `features` has `output_stride`.
+
+    All layers that go from one resolution to the next (main path, shortcut, pooling, blur) change together,
+    their weights are kept and nothing is dilated. Raises `FcamError` naming the strides that can be reached.
+    """
+    native = current = nominal_strides(_probe(net, features)[0], PROBE_SIDE)[-1]
+    if output_stride < 1 or output_stride & (output_stride - 1) or output_stride > native:
+        raise FcamError(
+            f"{name} cannot have output stride {output_stride}; choose a power of two up to {native}, its own"
+        )
+    while current > output_stride:
+        _, steps = _probe(net, features)
+        deepest = [s for s in steps if s.after == current and s.before * 2 == current]
+        undo = [_remove_stride(net, step.name) for step in deepest]
+        try:
+            reached = nominal_strides(_probe(net, features)[0], PROBE_SIDE)[-1]
+        except Exception:  # branches that no longer agree in size fail in whatever way the network likes
+            reached = current
+        if reached >= current:
+            for restore in undo:
+                restore()
+            possible = [str(2**i) for i in range(int(math.log2(native)) + 1) if 2**i >= current]
+            raise FcamError(
+                f"{name} cannot go below output stride {current}: its next stride is not in a layer that can be "
+                f"changed; choose output_stride {' or '.join(possible)}, or another network"
+            )
+        current = reached
+
+
+def _probe(net: nn.Module, features: Features) -> tuple[list[Tensor], list[Step]]:
+    """Run a blank image through `features`; return its maps and the strided layers in order of execution."""
+    steps: list[Step] = []
+
+    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            before, after = nominal_strides([inputs[0], output], PROBE_SIDE)
+            steps.append(Step(name, before, after))
+
+        return hook
+
+    layers = [(n, m) for n, m in net.named_modules() if isinstance(m, STRIDED) and _is_strided(m)]
+    hooks = [layer.register_forward_hook(watch(name)) for name, layer in layers]
+    try:
+        with torch.no_grad(), evaluating(net):
+            return features(torch.zeros(1, 3, PROBE_SIDE, PROBE_SIDE)), steps
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Put `net` into eval mode for the block, so that a look at it leaves its statistics alone."""
+    training = net.training
+    net.eval()
+    try:
+        yield
+    finally:
+        net.train(training)
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
+
+def _is_strided(layer: nn.Module) -> bool:
+    stride = _pair(layer.stride)  # type: ignore[arg-type]
+    return stride[0] > 1 and stride[0] == stride[1]
+
+
+def _remove_stride(net: nn.Module, name: str) -> Callable[[], None]:
+    """Take the stride out of one layer; return a function that puts the old layer back."""
+    parent = net.get_submodule(name.rpartition(".")[0])
+    attribute = name.rpartition(".")[2]
+    layer = net.get_submodule(name)
+    old = layer.stride
+    replacement = _same_size(layer)
+    if replacement is None:
+        layer.stride = 1 if isinstance(layer, BlurPool2d) else (1, 1)
+    else:
+        setattr(parent, attribute, replacement)
+
+    def restore() -> None:
+        layer.stride = old
+        setattr(parent, attribute, layer)
+
+    return restore
+
+
+def _same_size(layer: nn.Module) -> nn.Module | None:
+    """What must replace `layer` for stride 1 to keep the size; None when the layer itself will do."""
+    if isinstance(layer, (BlurPool2d, Conv2dSame, MaxPool2dSame, AvgPool2dSame)):
+        return None
+    kernel, padding = _pair(layer.kernel_size), layer.padding  # type: ignore[arg-type]
+    if isinstance(layer, nn.Conv2d):
+        centred = (
+            all(2 * p == d * (k - 1) for p, d, k in zip(_pair(padding), layer.dilation, kernel, strict=True))
+            if not isinstance(padding, str)
+            else padding == "same"
+        )
+        # An unpadded odd kernel stays unpadded (its map only shrinks); an even one needs a pixel on one side.
+        return None if centred or kernel[0] % 2 else _padded_copy(layer)
+    if kernel == _pair(layer.stride) and _pair(padding) == (0, 0):  # type: ignore[arg-type]
+        return (
+            nn.Identity()
+        )  # windows that do not overlap: nothing is left of the pooling, as in WSOL's VGG16
+    return None
+
+
+def _padded_copy(conv: nn.Conv2d) -> nn.Conv2d:
+    """A convolution with `conv`'s own weights that pads as much as its kernel needs at stride 1."""
+    copy = Conv2dSame(
+        conv.in_channels,
+        conv.out_channels,
+        conv.kernel_size,  # type: ignore[arg-type]
+        dilation=conv.dilation,
+        groups=conv.groups,
+        bias=conv.bias is not None,
+        device="meta",  # type: ignore[arg-type]
+    )
+    copy.weight, copy.bias = conv.weight, conv.bias
+    return copy

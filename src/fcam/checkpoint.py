@@ -1,0 +1,115 @@
+"""Models on disk: a folder with `config.json` and `model.safetensors`, nothing pickled."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from fcam.errors import FcamError
+from fcam.files import write_bytes, write_json
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+FORMAT = 1
+
+
+def write(folder: str | Path, config: dict[str, Any], state: dict[str, Tensor]) -> None:
+    """Write `config` (JSON values) and `state` into `folder`, each file whole or not at all."""
+    folder = Path(folder)
+    try:
+        text = json.dumps({"format": FORMAT, **config}, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise FcamError(
+            f"the model's metadata cannot be stored as JSON ({error}); use plain numbers and strings"
+        ) from error
+    tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
+    write_bytes(folder / WEIGHTS, save_tensors(tensors, metadata={"format": "pt"}))
+    write_json(folder / CONFIG, json.loads(text))
+
+
+def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read what `write` wrote; nothing is downloaded and nothing is executed.
+
+    Raises `FcamError` when a file is missing, damaged or of a newer format.
+    """
+    folder = Path(folder)
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise FcamError(
+                f"{folder} is not a saved model: {name} is missing; give the folder that save_pretrained wrote"
+            )
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FcamError(f"{folder / CONFIG} cannot be read ({error}); save the model again") from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        found = config.get("format") if isinstance(config, dict) else type(config).__name__
+        raise FcamError(
+            f"{folder / CONFIG} has format {found!r}, this version reads {FORMAT}; install the version that wrote it"
+        )
+    try:
+        state = load_tensors((folder / WEIGHTS).read_bytes())
+    except (OSError, SafetensorError, ValueError) as error:
+        raise FcamError(f"{folder / WEIGHTS} is damaged ({error}); copy or save it again") from error
+    return config, state
+
+
+def resolve(source: str | Path, download: Callable[[str], str] | None = None) -> Path:
+    """The local folder of `source`: a model folder, a run folder with `model/` in it, or a Hugging Face repo id.
+
+    Only an id that is no folder here is downloaded. Raises `FcamError` when neither is there.
+    """
+    folder = Path(source)
+    if folder.is_dir():
+        inner = folder / "model"
+        return inner if not (folder / CONFIG).is_file() and (inner / CONFIG).is_file() else folder
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
+        raise FcamError(
+            f"there is no folder {source}; give a saved model's folder or a Hugging Face id (owner/name)"
+        )
+    try:
+        return Path((download or _download)(str(source)))
+    except Exception as error:  # the hub client's errors have no common base
+        reason = " ".join(str(error).split())[:200]
+        raise FcamError(
+            f"{source} is neither a folder here nor a model that could be downloaded ({reason}); "
+            "check the path or the id, and the network"
+        ) from error
+
+
+def push(
+    repo_id: str, save: Callable[[Path], None], private: bool = False, message: str | None = None
+) -> str:
+    """Upload what `save(folder)` writes to the Hugging Face Hub; return the address of the commit."""
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    with tempfile.TemporaryDirectory() as folder:
+        save(Path(folder))
+        try:
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            return str(
+                api.upload_folder(
+                    repo_id=repo_id, folder_path=folder, commit_message=message or "Upload F-CAM model"
+                )
+            )
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise FcamError(
+                f"the model could not be uploaded to {repo_id} ({reason}); log in with `hf auth login` and try again"
+            ) from error
+
+
+def _download(repo_id: str) -> str:
+    from huggingface_hub import snapshot_download
+
+    return snapshot_download(repo_id, allow_patterns=[CONFIG, WEIGHTS])

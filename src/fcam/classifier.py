@@ -1,0 +1,80 @@
+"""The classifier: a backbone and a pooling head (the paper's g)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from fcam.backbones import Backbone
+from fcam.errors import FcamError
+from fcam.heads import Head
+
+
+class ClassifierOutput(NamedTuple):
+    """Logits (B, K), and the features [f1, ..., fD] they came from, shallow to deep."""
+
+    logits: Tensor
+    features: list[Tensor]
+
+
+class Classifier(nn.Module):
+    """Backbone and pooling head; `forward(images (B, 3, H, W) in [0, 1])` gives a `ClassifierOutput`."""
+
+    def __init__(self, backbone: Backbone, head: Head) -> None:
+        super().__init__()
+        if head.channels != backbone.channels[-1]:
+            raise FcamError(
+                f"the head reads {head.channels} channels but the top map of {backbone.name} has "
+                f"{backbone.channels[-1]}; build the head with backbone.channels[-1]"
+            )
+        self.backbone = backbone
+        self.head = head
+        self._frozen: tuple[nn.Module, ...] = ()
+
+    @property
+    def num_classes(self) -> int:
+        return self.head.num_classes
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the whole classifier is frozen."""
+        return len(self._frozen) == 2
+
+    def forward(self, images: Tensor) -> ClassifierOutput:
+        features = self.backbone(images)
+        return ClassifierOutput(self.head(features[-1]), features)
+
+    def freeze(self, part: Literal["all", "backbone"] = "all") -> Classifier:
+        """Stop training of the whole or of the backbone alone: no gradients, and eval mode even under `.train()`."""
+        self.unfreeze()
+        object.__setattr__(self, "_frozen", (self.backbone, self.head) if part == "all" else (self.backbone,))
+        for module in self._frozen:
+            module.requires_grad_(False)
+        return self.train(self.training)
+
+    def unfreeze(self) -> Classifier:
+        """Make all parameters trainable again; the mode stays until the next `.train()` or `.eval()`."""
+        object.__setattr__(self, "_frozen", ())
+        self.requires_grad_(True)
+        return self
+
+    def train(self, mode: bool = True) -> Classifier:
+        super().train(mode and not self.frozen)
+        for module in self._frozen:
+            module.eval()
+        return self
+
+    def parameter_groups(self, lr: float, ratio: float = 10.0) -> list[dict[str, Any]]:
+        """Optimiser groups of stage 1: `lr` for the early layers, `lr * ratio` for the last stage and the head.
+
+        Frozen parameters are left out, and so are empty groups (reference protocol: layer4 of ResNet50, conv6 of
+        VGG16, the SPG layers of InceptionV3, the last stage of a timm network).
+        """
+        late = [*self.backbone.late_parameters(), *self.head.parameters()]
+        known = {id(p) for p in late}
+        early = [p for p in self.backbone.parameters() if id(p) not in known]
+        groups = [{"params": early, "lr": lr}, {"params": late, "lr": lr * ratio}]
+        for group in groups:
+            group["params"] = [p for p in group["params"] if p.requires_grad]  # type: ignore[union-attr]
+        return [group for group in groups if group["params"]]

@@ -1,0 +1,143 @@
+"""F-CAM: a classifier, and a decoder that turns its features into a full-resolution activation map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fcam import checkpoint
+from fcam.backbones import build_backbone
+from fcam.backbones.weights import load_checked
+from fcam.classifier import Classifier
+from fcam.decoder import Decoder
+from fcam.errors import FcamError
+from fcam.heads import build_head
+
+
+class FCAMOutput(NamedTuple):
+    """What one forward pass gives.
+
+    Attributes:
+        logits: (B, K) class logits, float32.
+        maps: (B, 2, H, W) logits of the maps S, float32: channel 0 background, 1 foreground.
+        features: [f1, ..., fD] of the classifier, shallow to deep.
+    """
+
+    logits: Tensor
+    maps: Tensor
+    features: list[Tensor]
+
+
+class FCAM(nn.Module):
+    """Classifier and decoder; one forward pass gives class logits and full-resolution maps (paper, fig. 1).
+
+    Attributes:
+        classes: class names in label order, or None.
+        metadata: JSON values kept with the saved model, such as thresholds.
+
+    Args:
+        classifier: frozen unless `freeze_classifier` is False: no gradients, and eval mode even under `.train()`.
+        decoder: built for the classifier's features.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        decoder: Decoder,
+        freeze_classifier: bool = True,
+        classes: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if decoder.encoder_channels != classifier.backbone.channels:
+            raise FcamError(
+                f"the decoder reads features of {decoder.encoder_channels} channels but "
+                f"{classifier.backbone.name} gives {classifier.backbone.channels}; build it with these"
+            )
+        if classes is not None and len(classes) != classifier.num_classes:
+            raise FcamError(
+                f"{len(classes)} class names were given for {classifier.num_classes} classes; give one for each"
+            )
+        self.classifier = classifier
+        self.decoder = decoder
+        self.classes = list(classes) if classes is not None else None
+        self.metadata: dict[str, Any] = dict(metadata or {})
+        if freeze_classifier:
+            classifier.freeze()
+
+    def forward(self, images: Tensor) -> FCAMOutput:
+        """Map images (B, 3, H, W) in [0, 1], H and W at least 32, to an `FCAMOutput`.
+
+        Raises `FcamError` when the images have another shape, type or range.
+        """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.classifier.frozen):
+            logits, features = self.classifier(images)
+        maps = self.decoder(features, images.shape[-2:])
+        return FCAMOutput(logits.float(), maps.float(), features)
+
+    def foreground(self, images: Tensor) -> Tensor:
+        """The F-CAM S² of images (B, 3, H, W) in [0, 1]: (B, H, W) float32 in [0, 1], also under autocast."""
+        return foreground(self(images).maps)
+
+    def config(self) -> dict[str, Any]:
+        """All that is needed to build this model again, as JSON values."""
+        backbone, head = self.classifier.backbone, self.classifier.head
+        return {
+            "backbone": backbone.name,
+            "output_stride": backbone.output_stride,
+            "mean": [round(v, 6) for v in backbone.mean.flatten().tolist()],
+            "std": [round(v, 6) for v in backbone.std.flatten().tolist()],
+            "head": {"name": head.name, **head.options()},
+            "num_classes": head.num_classes,
+            "decoder": {"channels": list(self.decoder.channels), "center": self.decoder.has_center},
+            "classes": self.classes,
+            "metadata": self.metadata,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> FCAM:
+        """Build a model with random weights from what `config()` returned. Raises `FcamError` if that is incomplete."""
+        try:
+            head = dict(config["head"])
+            name, classes = head.pop("name"), config["num_classes"]
+            backbone = build_backbone(config["backbone"], False, config["output_stride"])
+            backbone.set_normalization(config["mean"], config["std"])
+            decoder = Decoder(backbone.channels, **config["decoder"])
+            classifier = Classifier(backbone, build_head(name, backbone.channels[-1], classes, **head))
+            return cls(classifier, decoder, classes=config.get("classes"), metadata=config.get("metadata"))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FcamError(
+                f"the model's config.json is incomplete or damaged ({error!r}); save it again"
+            ) from error
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write `config.json` and `model.safetensors` into `folder`."""
+        checkpoint.write(folder, self.config(), self.state_dict())
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> FCAM:
+        """Load a model in eval mode, on the CPU, from a folder, a run folder, or a Hugging Face repo id.
+
+        A folder is read without network or pickle. Raises `FcamError` when it is missing, damaged or does not fit.
+        """
+        folder = checkpoint.resolve(source)
+        config, state = checkpoint.read(folder)
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # random weights that are overwritten must not cost random numbers
+            model = cls.from_config(config)
+        load_checked(model, state, str(folder / checkpoint.WEIGHTS))
+        return model.eval()
+
+    def push_to_hub(self, repo_id: str, private: bool = False, message: str | None = None) -> str:
+        """Upload the saved model to the Hugging Face Hub (owner/name); return the address of the commit."""
+        return checkpoint.push(repo_id, self.save_pretrained, private, message)
+
+
+def foreground(maps: Tensor) -> Tensor:
+    """S², the softmax over the two map logits (B, 2, H, W) at index 1, as (B, H, W) float32."""
+    maps = maps.float()
+    return torch.sigmoid(maps[:, 1] - maps[:, 0])  # the two-way softmax, in one pass

@@ -1,0 +1,62 @@
+"""Models by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fcam.backbones import build_backbone, list_backbones
+from fcam.classifier import Classifier
+from fcam.decoder import Decoder
+from fcam.decoder import decoder_channels as choose_channels
+from fcam.heads import LinearHead, build_head
+from fcam.model import FCAM
+
+
+def create_model(
+    name: str,
+    num_classes: int,
+    pretrained: bool | str | Path = True,
+    output_stride: int = 8,
+    decoder_channels: str | Sequence[int] | None = None,
+    head: str = "wgap",
+    head_options: dict[str, Any] | None = None,
+    classes: list[str] | None = None,
+    freeze_classifier: bool = True,
+) -> FCAM:
+    """Build classifier and decoder around a backbone.
+
+    Args:
+        name: a name of `list_models()`: "resnet50", "vgg16", "inceptionv3", "tf_efficientnet_lite0", "timm:<name>".
+        num_classes: with 1000, pretrained weights and head "wgap", the ImageNet classifier is loaded too, where
+            the network has one that reads its pooled top map.
+        pretrained: True for ImageNet weights in the backbone, False for random ones, or a weights file.
+        output_stride: input pixels per pixel of the top map (strides are removed, not dilated).
+        decoder_channels: widths of the decoder's blocks, deep to shallow, or "wide" or "narrow"; None lets the
+            backbone decide.
+        head: pooling head, "wgap" (global average pooling and a linear layer), "gap", "maxpool", "logsumexp", "wildcat".
+        classes: class names in label order.
+        freeze_classifier: keep the classifier out of training; `model.classifier.unfreeze()` undoes it.
+
+    Raises `FcamError` for unknown names, weights that cannot be had and strides that cannot be reached.
+    """
+    backbone = build_backbone(name, pretrained, output_stride)
+    pool = build_head(head, backbone.channels[-1], num_classes, **(head_options or {}))
+    imagenet = backbone.classifier_weights()
+    if imagenet is not None and isinstance(pool, LinearHead) and imagenet[0].shape == pool.fc.weight.shape:
+        with torch.no_grad():
+            pool.fc.weight.copy_(imagenet[0])
+            pool.fc.bias.copy_(imagenet[1])
+    decoder = Decoder(backbone.channels, choose_channels(backbone, decoder_channels), backbone.center)
+    return FCAM(Classifier(backbone, pool), decoder, freeze_classifier, classes)
+
+
+def list_models(filter: str = "") -> list[str]:
+    """The names `create_model` takes that contain `filter`, the paper's backbones first.
+
+    Raises `FcamError` with the nearest names when none does.
+    """
+    return [name for name in list_backbones() if filter in name]
