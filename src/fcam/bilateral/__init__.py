@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fcam.bilateral.lattice import LatticeFilter
 from fcam.bilateral.tensors import TensorGrid
 from fcam.errors import FcamError
 
@@ -47,9 +48,8 @@ class Filter:
     ) -> None:
         _check(images, sigma_rgb, sigma_xy, method)
         self.shape = images.shape
-        if method == "lattice":
-            raise FcamError("method is 'lattice', which is not here yet; choose 'gaussian'")
-        self._operator = TensorGrid(images.detach(), float(sigma_rgb), float(sigma_xy))
+        operator = LatticeFilter if method == "lattice" else TensorGrid
+        self._operator = operator(images.detach(), float(sigma_rgb), float(sigma_xy))
 
     @torch.no_grad()
     def apply(self, maps: Tensor) -> Tensor:
