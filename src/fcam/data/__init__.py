@@ -1,6 +1,6 @@
 """Data sets for weakly supervised object localization: opening, transforming, batching, checking."""
 
-from fcam.data.dataset import EpochSampler, LocalizationDataset, classes, collate, open_dataset
+from fcam.data.dataset import EpochSampler, LocalizationDataset, classes, collate, open_dataset, splits
 from fcam.data.images import find_images, open_image
 from fcam.data.transforms import EvalTransform, TrainTransform
 
@@ -14,4 +14,5 @@ __all__ = [
     "find_images",
     "open_dataset",
     "open_image",
+    "splits",
 ]

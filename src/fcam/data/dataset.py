@@ -149,6 +149,15 @@ def classes(root: str | os.PathLike[str], *, metadata: str | os.PathLike[str] | 
     return folder.class_names(Path(root)) if lists is None else wsol.class_names(Path(root), lists)
 
 
+def splits(root: str | os.PathLike[str], *, metadata: str | os.PathLike[str] | None = None) -> list[str]:
+    """Return the names of the splits that the data set below `root` has, in the order train, val, test."""
+    if not Path(root).is_dir():
+        raise FcamError(f"there is no data set at {root}: it is not a folder; check the path")
+    lists = wsol.metadata_folder(Path(root), metadata)
+    found = wsol.splits_in(lists) if lists is not None else folder.images_by_split(Path(root))
+    return [name for name in ("train", "val", "test") if name in found]
+
+
 def collate(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Stack items to a batch: "image" uint8 (B, 3, h, w), "label" and "index" int64 (B,), "image_id" list of
     str, "boxes" list of (n, 4), "mask" uint8 (B, h, w); the last two only when the items carry them.

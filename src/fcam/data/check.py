@@ -1,0 +1,270 @@
+"""Verifying a data set before a night is spent on training with it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fcam.data import folder, wsol
+from fcam.data.images import ImageError, open_image, open_mask
+from fcam.data.split import Split
+from fcam.errors import FcamError
+
+Progress = Callable[[int, int], None]
+"""Called after each image with the number of images done and the number of all."""
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """One row of the report: what a split holds."""
+
+    split: str
+    images: int
+    classes: int
+    images_per_class: tuple[int, int]
+    boxes: int
+    masks: int
+    sizes: tuple[int, int, int, int]
+    """Smallest width, smallest height, largest width, largest height in pixels; zeros without readable
+    images.
+    """
+
+
+@dataclass
+class Report:
+    """What `check` found: `problems` make results wrong or training fail, `notes` are only worth knowing."""
+
+    root: Path
+    layout: str
+    rows: list[SplitSummary] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Seen:
+    """First image seen with each content: file bytes and decoded pixels, as split and id."""
+
+    files: dict[bytes, tuple[str, str]] = field(default_factory=dict)
+    pixels: dict[bytes, tuple[str, str]] = field(default_factory=dict)
+
+
+def check(
+    root: str | os.PathLike[str],
+    *,
+    metadata: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Read every list, image and mask of the data set below `root` and report what is wrong.
+
+    Looks for files that are missing or cannot be read, sizes that disagree with the list, boxes that are
+    inverted, empty or outside the image, masks of another shape, labels out of range, classes without
+    training images, ids in one list but not in another, and images that occur twice (same id, same bytes or
+    same pixels). Raises `FcamError` only when `root` is no data set at all.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise FcamError(f"there is no data set at {root}: it is not a folder; check the path")
+    lists = wsol.metadata_folder(root, metadata)
+    report = Report(root, "plain folder" if lists is None else "wsolevaluation metadata")
+    splits = _read_splits(root, lists, metadata is not None, report)
+    total, done, seen = sum(len(split.image_ids) for split in splits), 0, _Seen()
+    for split in splits:
+        sizes = {}
+        for image_id in split.image_ids:
+            size = _check_image(split, image_id, seen, report)
+            if size is not None:
+                sizes[image_id] = size
+                _check_localization(split, image_id, size, report)
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        report.rows.append(_summary(split, sizes.values()))
+    _check_classes(splits, report)
+    _check_same_ids(splits, report)
+    return report
+
+
+def print_report(report: Report, console: Console | None = None, limit: int = 50) -> None:
+    """Print the summary table, then the notes and at most `limit` problems."""
+    console = console or Console()
+    table = Table(title=f"{escape(str(report.root))} ({report.layout})")
+    for name in ("split", "images", "classes", "per class", "boxes", "masks", "sizes"):
+        table.add_column(name, justify="left" if name == "split" else "right")
+    for row in report.rows:
+        fewest, most = row.images_per_class
+        small, large = f"{row.sizes[0]}x{row.sizes[1]}", f"{row.sizes[2]}x{row.sizes[3]}"
+        table.add_row(
+            row.split,
+            str(row.images),
+            str(row.classes),
+            str(most) if fewest == most else f"{fewest} to {most}",
+            str(row.boxes or "-"),
+            str(row.masks or "-"),
+            small if small == large else f"{small} to {large}",
+        )
+    console.print(table)
+    for note in report.notes[:limit]:
+        console.print(f"[yellow]note[/] {escape(note)}", soft_wrap=True)
+    for problem in report.problems[:limit]:
+        console.print(f"[red]problem[/] {escape(problem)}", soft_wrap=True)
+    if len(report.problems) > limit:
+        console.print(f"[red]problem[/] and {len(report.problems) - limit} more")
+    count = len(report.problems)
+    console.print("no problems" if not count else f"{count} problem{'s' if count > 1 else ''}")
+
+
+def _read_splits(root: Path, lists: Path | None, own_lists: bool, report: Report) -> list[Split]:
+    found = []
+    names = folder.images_by_split(root) if lists is None else wsol.splits_in(lists)
+    if not names:
+        folder.read(root, "train", localization=False)  # raises: this is no data set
+    for name in names:
+        try:
+            if lists is None:
+                split = folder.read(root, name, True, report.problems.append)
+                shared = folder.same_stem(split.image_ids) if split.masks else []
+                report.problems += [
+                    f"{image_id} shares its mask file with another image" for image_id in shared
+                ]
+            else:
+                split = wsol.read(root, name, lists, True, own_lists, report.problems.append)
+                _check_lists(lists / name, split, report)
+            found.append(split)
+        except FcamError as error:
+            report.problems.append(str(error))
+    if "train" not in names:
+        report.notes.append("there is no train split: the set can be evaluated on but not trained on")
+    return found
+
+
+def _check_lists(lists: Path, split: Split, report: Report) -> None:
+    """Compare the ids of a split's lists; labels missing for listed images are reported where they are read."""
+    listed = set(split.image_ids)
+    for name, ids in (("class_labels", wsol.read_labels(lists, _ignore)), ("image_sizes", split.sizes)):
+        for image_id in [i for i in ids if i not in listed]:
+            report.problems.append(
+                f"{lists / name}.txt has a row for {image_id}, which image_ids.txt does not list"
+            )
+    if split.sizes:
+        for image_id in [i for i in split.image_ids if i not in split.sizes]:
+            report.problems.append(
+                f"{lists / 'image_sizes.txt'} has no row for {image_id}, which image_ids.txt lists"
+            )
+    for kind, found in (("boxes", split.boxes), ("mask", split.masks)):
+        for image_id in [i for i in split.image_ids if found is not None and i not in found]:
+            report.problems.append(
+                f"{split.name}: {image_id} has no {kind}, though other images of the split do"
+            )
+
+
+def _ignore(sentence: str) -> None:
+    """Pass over faults that another reading of the same list reports."""
+
+
+def _check_image(split: Split, image_id: str, seen: _Seen, report: Report) -> tuple[int, int] | None:
+    """Read one image; returns its (width, height), or None when it cannot be read."""
+    path = split.root / image_id
+    try:
+        image = open_image(path, exif=split.exif)
+        content = path.read_bytes()
+    except (ImageError, OSError) as error:
+        report.problems.append(f"{split.name}: {error}")
+        return None
+    pixels = hashlib.sha256(repr(image.size).encode() + image.tobytes()).digest()
+    here = (split.name, image_id)
+    same_file = seen.files.setdefault(hashlib.sha256(content).digest(), here)
+    same_pixels = seen.pixels.setdefault(pixels, here)
+    _check_duplicate(here, same_file, "file", report)
+    if same_file == here:
+        _check_duplicate(here, same_pixels, "picture", report)
+    listed = split.sizes.get(image_id)
+    if listed is not None and listed != image.size:
+        report.problems.append(
+            f"{split.name}: {image_id} is {image.width}x{image.height}, its list says {listed[0]}x{listed[1]}"
+        )
+    return image.size
+
+
+def _check_duplicate(here: tuple[str, str], first: tuple[str, str], what: str, report: Report) -> None:
+    """A copy in another split leaks what is tested into training; a copy in the same split is only odd."""
+    if first == here or first[1] == here[1]:
+        return
+    if first[0] != here[0]:
+        report.problems.append(f"{here[0]}: {here[1]} is the same {what} as {first[1]} of {first[0]}")
+    else:
+        report.notes.append(f"{here[0]}: {here[1]} is the same {what} as {first[1]}")
+
+
+def _check_localization(split: Split, image_id: str, size: tuple[int, int], report: Report) -> None:
+    width, height = split.sizes.get(image_id, size)
+    for x0, y0, x1, y1 in (split.boxes or {}).get(image_id, np.zeros((0, 4))).tolist():
+        box = f"{split.name}: {image_id} has a box {x0:g},{y0:g},{x1:g},{y1:g} that"
+        if x1 < x0 or y1 < y0:
+            report.problems.append(f"{box} is inverted; expected x0 <= x1 and y0 <= y1")
+        elif min(x0, y0) < 0 or x1 > width or y1 > height:
+            report.problems.append(f"{box} leaves the image of {width}x{height}")
+        elif x1 == x0 or y1 == y0:
+            report.notes.append(f"{box} has no area")
+    for files in (split.masks or {}).get(image_id, []):
+        for path in files:
+            if path is not None:
+                _check_mask(split, image_id, path, size, report)
+
+
+def _check_mask(split: Split, image_id: str, path: Path, size: tuple[int, int], report: Report) -> None:
+    try:
+        height, width = open_mask(path).shape
+    except ImageError as error:
+        report.problems.append(f"{split.name}: {error}")
+        return
+    if (width, height) == size:
+        return
+    sentence = f"{split.name}: mask {path} is {width}x{height}, its image {image_id} {size[0]}x{size[1]}"
+    # Rounding to whole pixels moves each side by half a pixel at most.
+    if abs(width * size[1] - height * size[0]) <= 0.5 * (width + height + sum(size)):
+        report.notes.append(f"{sentence}: same shape, resized when read")
+    else:
+        report.problems.append(f"{sentence}: not the same shape")
+
+
+def _check_classes(splits: list[Split], report: Report) -> None:
+    for split in splits:
+        if split.name == "train":
+            counts = Counter(split.labels)
+            empty = [name for label, name in enumerate(split.classes) if not counts[label]]
+            report.problems += [f"train: class {name} has no image" for name in empty]
+
+
+def _check_same_ids(splits: list[Split], report: Report) -> None:
+    first: dict[str, str] = {}
+    for split in splits:
+        for image_id in split.image_ids:
+            key = PurePosixPath(image_id).as_posix()
+            if first.setdefault(key, split.name) != split.name:
+                report.problems.append(f"{split.name}: {image_id} is listed in {first[key]} too")
+
+
+def _summary(split: Split, sizes: Iterable[tuple[int, int]]) -> SplitSummary:
+    counts = Counter(split.labels)
+    per_class = [counts[label] for label in range(len(split.classes))] or [0]
+    widths_heights = np.array(list(sizes) or [(0, 0)])
+    low, high = widths_heights.min(0), widths_heights.max(0)
+    return SplitSummary(
+        split=split.name,
+        images=len(split.image_ids),
+        classes=sum(count > 0 for count in per_class),
+        images_per_class=(min(per_class), max(per_class)),
+        boxes=sum(map(len, (split.boxes or {}).values())),
+        masks=sum(map(len, (split.masks or {}).values())),
+        sizes=(int(low[0]), int(low[1]), int(high[0]), int(high[1])),
+    )
