@@ -1,0 +1,259 @@
+"""From a photo to its label, map, mask and boxes: `Localizer`, the friendly face of a trained model.
+
+The network sees the photo resized to a square, as the benchmark does; its foreground map S² is resized once,
+bilinearly, to the photo's own size, and mask and boxes are cut out of that.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, cast, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from fcam import cams
+from fcam.data.images import MAX_PIXELS, _to_rgb, open_image
+from fcam.errors import FcamError
+from fcam.model import FCAM, foreground
+from fcam.prediction import BoxRule, Prediction, cut
+
+Photo = str | os.PathLike[str] | Image.Image | NDArray[np.uint8] | Tensor
+__all__ = ["Localizer", "NetworkOutput", "Photo", "Prediction", "as_image", "fast_dtype"]
+
+DEFAULT_THRESHOLD = 0.5
+DEFAULT_SIZE = 224
+
+
+class NetworkOutput(NamedTuple):
+    """What the network says about one photo, on the CPU, at the network's own resolution (h, w)."""
+
+    class_idx: int
+    score: float
+    map: Tensor
+    baseline: Tensor | None
+
+
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """Return the precision a network runs fastest in on `device` without loss that maps would show.
+
+    bfloat16 on CPUs that multiply it natively (AMX, AVX512-BF16) and on GPUs that do, float32 elsewhere.
+    """
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float32
+    if device.type == "cpu":
+        native = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("amx_tile", "avx512_bf16")]
+        return torch.bfloat16 if any(check is not None and check() for check in native) else torch.float32
+    return torch.float32
+
+
+class Localizer:
+    """Photos in, predictions out: `Localizer("runs/birds")("photo.jpg").overlay()`.
+
+    Args:
+        model: an `FCAM`, or where one is stored: a run, a model's folder, a repo id. An `FCAM` that is passed
+            is put into eval mode and stays on its device unless `device` says otherwise.
+        threshold: share of the map's maximum, [0, 1), at which mask and boxes are cut; None takes the one
+            the model's card holds, which maximised MaxBoxAcc on `val`, or 0.5.
+        size: side of the square the network sees; None takes the model's training size, or 224.
+        batch_size: photos per forward pass; None takes 8 on a CPU, 32 on a GPU.
+        dtype: torch.float32 or torch.bfloat16 (autocast); None takes `fast_dtype`. Maps are always float32.
+        device: None keeps a given model where it is, and puts a loaded one on the GPU where there is one.
+        boxes: "largest" gives at most one box per photo, "all" one per connected component.
+        keep_aspect: let the network see the photo's shape, with the same number of pixels as the square and
+            sides that are multiples of 32, instead of the square it was trained on.
+        with_cam: also return the classifier's own CAM of the predicted class, as `Prediction.baseline`.
+        cam_method: closed-form method of that CAM; None takes the one the model learned from, or "cam".
+        max_pixels: photos above this are refused before they are decoded; None for no limit.
+    """
+
+    def __init__(
+        self,
+        model: FCAM | str | os.PathLike[str],
+        threshold: float | None = None,
+        size: int | None = None,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
+        *,
+        boxes: BoxRule = "largest",
+        keep_aspect: bool = False,
+        with_cam: bool = False,
+        cam_method: str | None = None,
+        max_pixels: int | None = MAX_PIXELS,
+    ) -> None:
+        loaded = isinstance(model, str | os.PathLike)
+        self.model = FCAM.from_pretrained(os.fspath(model)) if isinstance(model, str | os.PathLike) else model
+        if loaded and device is None and torch.cuda.is_available():
+            device = "cuda"
+        if device is not None:
+            self.model.to(device)
+        # pyright knows no overload for it; torch lays convolution weights out as the kernels want them
+        cast(Any, self.model).to(memory_format=torch.channels_last)
+        self.model.eval()
+        card = self.model.metadata
+        if card.get("decoder_trained") is False:
+            warnings.warn("the decoder of this model was never trained: its maps mean nothing", stacklevel=2)
+        self.device = next(self.model.parameters()).device
+        self.dtype = fast_dtype(self.device) if dtype is None else dtype
+        self.classes = self.model.classes or [str(name) for name in card.get("classes") or []] or None
+        self.threshold = _card_threshold(card) if threshold is None else threshold
+        self.size = int((card.get("training") or {}).get("crop", DEFAULT_SIZE)) if size is None else size
+        self.batch_size = (32 if self.device.type == "cuda" else 8) if batch_size is None else batch_size
+        self.box_rule: BoxRule = boxes
+        self.keep_aspect, self.with_cam, self.max_pixels = keep_aspect, with_cam, max_pixels
+        self.cam_method = cam_method or str(card.get("method", "cam"))
+        self._check()
+
+    def _check(self) -> None:
+        if not 0 <= self.threshold < 1:
+            raise FcamError(f"threshold is {self.threshold}, but a share of the map's maximum lies in [0, 1)")
+        if self.size < 32:
+            raise FcamError(f"size is {self.size}, but networks need at least 32 pixels; 224 is usual")
+        if self.batch_size < 1:
+            raise FcamError(f"batch_size is {self.batch_size}; take 1 or more")
+        if self.box_rule not in ("largest", "all"):
+            raise FcamError(f"boxes is {self.box_rule!r}; take 'largest' or 'all'")
+
+    @overload
+    def __call__(self, photos: Photo) -> Prediction: ...
+    @overload
+    def __call__(self, photos: Iterable[Photo]) -> list[Prediction]: ...
+    def __call__(self, photos: Photo | Iterable[Photo]) -> Prediction | list[Prediction]:
+        """Localize one photo, or several: a `Prediction`, or a list of them in the order of the photos.
+
+        A photo is a path (turned upright by its EXIF tag), a PIL image, a uint8 array (H, W, 3), or a uint8
+        tensor (3, H, W). Raises `FcamError` for a photo that cannot be used; `predict_files` skips those.
+        """
+        if _is_one(photos):
+            return next(self.stream([cast(Photo, photos)]))
+        return list(self.stream(cast(Iterable[Photo], photos)))
+
+    def stream(self, photos: Iterable[Photo]) -> Iterator[Prediction]:
+        """Localize photos one batch at a time, holding no more than a batch in memory; order is kept."""
+        batch: list[tuple[Image.Image, str | None, Tensor]] = []
+        for photo in photos:
+            image = self.open(photo)
+            source = os.fspath(photo) if isinstance(photo, str | os.PathLike) else None
+            pixels = self.prepare(image)
+            if batch and (len(batch) == self.batch_size or batch[0][2].shape != pixels.shape):
+                yield from self._run(batch)
+                batch = []
+            batch.append((image, source, pixels))
+        if batch:
+            yield from self._run(batch)
+
+    def _run(self, batch: list[tuple[Image.Image, str | None, Tensor]]) -> Iterator[Prediction]:
+        outputs = self.infer(torch.stack([pixels for _, _, pixels in batch]))
+        for (image, source, _), output in zip(batch, outputs, strict=True):
+            yield self.finish(image, output, source)
+
+    def open(self, photo: Photo) -> Image.Image:
+        """Return a photo of any accepted kind as a PIL RGB image; raises `FcamError` with what is wrong."""
+        if isinstance(photo, str | os.PathLike):
+            return open_image(photo, exif=True, max_pixels=self.max_pixels)
+        return as_image(photo)
+
+    def prepare(self, photo: Image.Image) -> Tensor:
+        """Resize an RGB photo to what the network sees: uint8 (3, h, w), Pillow's antialiased bilinear."""
+        small = photo.resize(self.network_size(photo.size), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.array(small)).permute(2, 0, 1)
+
+    def network_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return (width, height) that the network sees of a photo of `size` (width, height)."""
+        if not self.keep_aspect:
+            return self.size, self.size
+        shape = (size[0] / size[1]) ** 0.5
+        # The long side is bounded, so that an extreme panorama costs no more than other photos.
+        sides = (min(self.size * s, self.size * 4) for s in (shape, 1 / shape))
+        width, height = (max(32, round(side / 32) * 32) for side in sides)
+        return width, height
+
+    @torch.inference_mode()
+    def infer(self, images: Tensor) -> list[NetworkOutput]:
+        """Run the network once on uint8 (B, 3, h, w); return class, score and map of each, on the CPU."""
+        batch = images.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            out = self.model(batch.float() / 255)
+        scores, classes = out.logits.float().softmax(1).max(1)
+        maps = foreground(out.maps).cpu()
+        baselines: Tensor | list[None] = [None] * len(images)
+        if self.with_cam:
+            weight = getattr(getattr(self.model.classifier.head, "fc", None), "weight", None)
+            if weight is None:
+                raise FcamError("with_cam needs a linear head, which this model does not have; leave it off")
+            raw = cams.from_features(out.features[-1], weight, classes, self.cam_method)
+            baselines = cams.normalize(raw).cpu()
+        return [
+            NetworkOutput(index, score, maps[i], baselines[i])
+            for i, (index, score) in enumerate(zip(classes.tolist(), scores.tolist(), strict=True))
+        ]
+
+    def finish(self, photo: Image.Image, output: NetworkOutput, source: str | None = None) -> Prediction:
+        """Bring the network's output to the photo's size and cut mask and boxes out of it.
+
+        Raises `FcamError` when the network returned values that are not finite.
+        """
+        if not (np.isfinite(output.score) and bool(output.map.isfinite().all())):
+            raise FcamError("the network's output is not finite; try dtype float32, or check the weights")
+        cam = to_size(output.map, photo.size)
+        mask, boxes = cut(cam, self.threshold, self.box_rule)
+        return Prediction(
+            label=self.classes[output.class_idx] if self.classes else str(output.class_idx),
+            class_idx=output.class_idx,
+            score=output.score,
+            cam=cam,
+            mask=mask,
+            boxes=boxes,
+            threshold=self.threshold,
+            size=photo.size,
+            photo=photo,
+            box_rule=self.box_rule,
+            baseline=None if output.baseline is None else to_size(output.baseline, photo.size),
+            source=source,
+        )
+
+
+def to_size(map: Tensor, size: tuple[int, int]) -> NDArray[np.float32]:
+    """Resize a map (h, w) bilinearly to (width, height), antialiased where it shrinks; float32 (H, W)."""
+    width, height = size
+    resized = F.interpolate(map.float()[None, None], size=(height, width), mode="bilinear", antialias=True)
+    return resized[0, 0].clamp_(0, 1).numpy()
+
+
+def as_image(photo: Image.Image | NDArray[Any] | Tensor) -> Image.Image:
+    """Turn a PIL image, uint8 array (H, W[, 1|3|4]) or uint8 tensor ([1|3|4,] H, W) into an RGB image.
+
+    Alpha goes over white. A PIL image is taken as it is, whatever its EXIF tag says: boxes refer to the
+    pixels that were passed. Raises `FcamError` for another dtype or shape.
+    """
+    if isinstance(photo, Image.Image):
+        return _to_rgb(photo)
+    kind = "tensor (channels, H, W)" if isinstance(photo, Tensor) else "array (H, W, channels)"
+    array = photo.detach().cpu().numpy() if isinstance(photo, Tensor) else np.asarray(photo)
+    if isinstance(photo, Tensor) and array.ndim == 3:
+        array = array.transpose(1, 2, 0)
+    if array.dtype != np.uint8:
+        raise FcamError(f"a photo as {kind} must be uint8, 0 to 255, got {array.dtype}; scale and convert it")
+    channels = array.shape[2] if array.ndim == 3 else 1
+    if array.ndim not in (2, 3) or channels not in (1, 3, 4) or 0 in array.shape:
+        raise FcamError(f"a photo as {kind} needs 1, 3 or 4 channels, got shape {tuple(photo.shape)}")
+    return _to_rgb(Image.fromarray(np.ascontiguousarray(array[..., 0] if channels == 1 else array)))
+
+
+def _is_one(photos: object) -> bool:
+    if isinstance(photos, np.ndarray | Tensor):
+        return photos.ndim < 4
+    return isinstance(photos, str | os.PathLike | Image.Image)
+
+
+def _card_threshold(card: dict[str, Any]) -> float:
+    """Return the threshold that was selected on `val`, from the model's metadata, or the default."""
+    value = card.get("threshold", DEFAULT_THRESHOLD)
+    return float(value) if isinstance(value, int | float) else DEFAULT_THRESHOLD

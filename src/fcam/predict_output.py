@@ -1,0 +1,216 @@
+"""What a folder run leaves behind: pictures and maps per photo, and one list of everything.
+
+```
+OUT/predictions.json         every photo's label, score, boxes and files; every photo that failed, and why
+OUT/predictions.jsonl        the same as it grows, a line per photo; gone once predictions.json is there
+OUT/overlays/NAME.jpg        heat, contour, box, label
+OUT/masks/NAME.png           0 or 255
+OUT/heatmaps/NAME.png        the map as grey levels, 8 or 16 bits
+OUT/maps/NAME.npy            the map as float16
+OUT/panels/NAME.jpg          photo, the classifier's CAM, F-CAM, mask and box in a row
+```
+
+NAME is the photo's path below the folder that all photos have in common, without suffix.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from fcam.boxes import quantize
+from fcam.errors import FcamError
+from fcam.files import write_atomic, write_json, write_text
+from fcam.prediction import Prediction
+
+SUBFOLDERS = ("overlays", "masks", "heatmaps", "maps", "panels")
+FINAL, JOURNAL = "predictions.json", "predictions.jsonl"
+JPEG_QUALITY = 92
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Which files are written for every photo."""
+
+    overlays: bool = True
+    masks: bool = True
+    heatmaps: Literal[0, 8, 16] = 8
+    """Bits per pixel of the grey heat map, floor((2^bits - 1) S²); 0 writes none."""
+    maps: bool = False
+    """Also the map as float16 `.npy`."""
+    panels: bool = False
+    """Also photo, CAM, F-CAM, mask and box in a row."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A photo and what its outputs are called."""
+
+    path: Path
+    file: str
+    """Path below the common folder, forward slashes."""
+    name: str
+    """The same without suffix; unique in the run, also where upper and lower case are the same."""
+
+
+def name_outputs(paths: Sequence[Path], fixed: Mapping[str, str] | None = None) -> list[Named]:
+    """Name the outputs of photos by their place below their common folder, told apart by suffix, then number.
+
+    `fixed` holds the names, by path, of photos that already have outputs.
+    """
+    fixed = fixed or {}
+    absolute = [Path(os.path.abspath(path)) for path in paths]
+    try:
+        root = Path(os.path.commonpath([path.parent for path in absolute])) if absolute else Path()
+        files = [path.relative_to(root).as_posix() for path in absolute]
+    except ValueError:  # different drives have nothing in common
+        files = [path.name for path in absolute]
+    used = {name.casefold() for name in fixed.values()}
+    named = []
+    for path, file in zip(paths, files, strict=True):
+        if str(path) not in fixed:
+            name = next(name for name in _candidates(file) if name.casefold() not in used)
+            used.add(name.casefold())
+            named.append(Named(path, file, name))
+        else:
+            named.append(Named(path, file, fixed[str(path)]))
+    return named
+
+
+def _candidates(file: str) -> Iterator[str]:
+    stem, suffix = os.path.splitext(file)
+    yield stem
+    yield f"{stem}_{suffix[1:]}"
+    yield from (f"{stem}_{suffix[1:]}_{number}" for number in count(2))
+
+
+def save(prediction: Prediction, named: Named, out: Path, outputs: Outputs) -> dict[str, Any]:
+    """Write the files of one photo and return its row for `predictions.json`; raises `FcamError`."""
+    files: dict[str, str] = {}
+
+    def place(folder: str, suffix: str) -> Path:
+        files[folder] = f"{folder}/{named.name}{suffix}"
+        return out / files[folder]
+
+    if outputs.masks:
+        _png(Image.fromarray(prediction.mask.astype(np.uint8) * np.uint8(255)), place("masks", ".png"))
+    if outputs.heatmaps == 8:
+        # The very levels that mask and boxes were cut from: the cut can be repeated from this file.
+        _png(Image.fromarray(quantize(prediction.cam[None])[0]), place("heatmaps", ".png"))
+    elif outputs.heatmaps == 16:
+        deep = (prediction.cam * np.float32(65535)).astype(np.uint16)
+        _png(Image.fromarray(deep), place("heatmaps", ".png"))
+    if outputs.maps:
+        with write_atomic(place("maps", ".npy")) as temporary:
+            np.save(temporary, prediction.cam.astype(np.float16))
+    # JPEG ends at 65535 pixels a side.
+    picture = ".jpg" if max(prediction.size) < 65_500 else ".png"
+    if outputs.overlays:
+        _picture(prediction.overlay(), place("overlays", picture))
+    if outputs.panels:
+        _picture(prediction.panel(), place("panels", ".jpg"))
+    return {
+        "path": str(named.path),
+        "file": named.file,
+        "name": named.name,
+        "width": prediction.size[0],
+        "height": prediction.size[1],
+        "label": prediction.label,
+        "class_idx": prediction.class_idx,
+        "score": round(prediction.score, 6),
+        "threshold": prediction.threshold,
+        "boxes": prediction.boxes.tolist(),
+        "mask_share": round(float(prediction.mask.mean()), 6),
+        "files": files,
+    }
+
+
+def _png(image: Image.Image, path: Path) -> None:
+    with write_atomic(path) as temporary:
+        image.save(temporary, compress_level=3)
+
+
+def _picture(image: Image.Image, path: Path) -> None:
+    with write_atomic(path) as temporary:
+        image.save(temporary, quality=JPEG_QUALITY)
+
+
+class Journal:
+    """The list of a run while it grows, a line per photo, each on disk at once: a kill loses nothing.
+
+    Safe to add to from several threads. `close` turns it into `predictions.json`.
+    """
+
+    def __init__(self, out: Path, settings: Mapping[str, Any], resume: bool) -> None:
+        """Open or start the list in `out`; raises `FcamError` when `out` is not writable, or not ours."""
+        self.out, self.settings = out, dict(settings)
+        self.rows: list[dict[str, Any]] = []
+        self.failed: list[dict[str, str]] = []
+        self._lock = threading.Lock()
+        ours = (out / FINAL).exists() or (out / JOURNAL).exists()
+        foreign = [name for name in SUBFOLDERS if (out / name).exists()]
+        if foreign and not ours:
+            raise FcamError(
+                f"{out / foreign[0]} exists but {out} holds no predictions; "
+                "choose another --out, so that nothing of yours is overwritten"
+            )
+        if resume and ours:
+            self.rows = self._read()
+        lines = [{"settings": self.settings}, *self.rows]
+        write_text(out / JOURNAL, "".join(json.dumps(line) + "\n" for line in lines))
+        (out / FINAL).unlink(missing_ok=True)
+        self._stream = (out / JOURNAL).open("a", encoding="utf-8")
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Return the rows of the run before whose files are all there; its settings must be ours."""
+        settings, rows = None, []
+        if (out := self.out / FINAL).exists():
+            whole = json.loads(out.read_text(encoding="utf-8"))
+            settings, rows = whole["settings"], whole["predictions"]
+        else:
+            for line in (self.out / JOURNAL).read_text(encoding="utf-8").splitlines():
+                try:
+                    value = json.loads(line)
+                except json.JSONDecodeError:
+                    continue  # the line that the kill cut short
+                if "settings" in value:
+                    settings = value["settings"]
+                elif "boxes" in value:
+                    rows.append(value)
+        before = settings or {}
+        for key, now in self.settings.items():
+            if before.get(key) != now:
+                raise FcamError(
+                    f"{self.out} was started with {key} = {before.get(key)!r}, now it is {now!r}; "
+                    "resume with the same settings, or leave --resume out to start anew"
+                )
+        return [r for r in rows if all((self.out / file).is_file() for file in r["files"].values())]
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Append the row of a finished photo, or of a failed one (`path`, `reason`)."""
+        with self._lock:
+            (self.failed if "reason" in row else self.rows).append(row)
+            try:
+                self._stream.write(json.dumps(row) + "\n")
+                self._stream.flush()
+            except OSError as error:
+                raise FcamError(f"cannot write {self.out / JOURNAL}: {error.strerror or error}") from error
+
+    def close(self, order: Sequence[Path], extra: Mapping[str, Any]) -> None:
+        """Write `predictions.json`, rows in the order of the photos, and remove the journal."""
+        self._stream.close()
+        place = {str(path): i for i, path in enumerate(order)}
+        for rows in (self.rows, self.failed):
+            rows.sort(key=lambda row: place.get(row["path"], len(place)))
+        whole = {"settings": self.settings, **extra, "predictions": self.rows, "failed": self.failed}
+        write_json(self.out / FINAL, whole)
+        (self.out / JOURNAL).unlink(missing_ok=True)

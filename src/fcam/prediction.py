@@ -1,0 +1,87 @@
+"""What the model says about one photo: label, map, mask and boxes at the photo's own size."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fcam import draw
+from fcam.boxes import from_map, quantize
+
+BoxRule = Literal["largest", "all"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What the model says about one photo of width W and height H."""
+
+    label: str
+    """Name of the most probable class, or its number as text when the model has no names."""
+    class_idx: int
+    score: float
+    """Softmax probability of that class, 0 to 1."""
+    cam: NDArray[np.float32] = field(repr=False)
+    """(H, W) foreground map S² in [0, 1]; class-agnostic, one foreground per photo (paper, section 3)."""
+    mask: NDArray[np.bool_] = field(repr=False)
+    """(H, W) True where floor(255 cam) exceeds int(threshold * its maximum): the benchmark's rule."""
+    boxes: NDArray[np.int64]
+    """(n, 4) x0, y0, x1, y1 in pixels of the photo, x1, y1 one past the last; n = 0 for an empty map."""
+    threshold: float
+    """Share of the map's maximum at which mask and boxes were cut."""
+    size: tuple[int, int]
+    """(width, height) of the photo, upright."""
+    photo: Image.Image = field(repr=False)
+    """The photo, RGB."""
+    box_rule: BoxRule = "largest"
+    baseline: NDArray[np.float32] | None = field(default=None, repr=False)
+    """(H, W) the classifier's own CAM of that class, in [0, 1]; None unless asked for."""
+    source: str | None = None
+    """Path of the photo where it came from a file."""
+
+    def at(self, threshold: float) -> Prediction:
+        """Return the same prediction with mask and boxes cut at another share of the maximum, 0 to 1."""
+        mask, boxes = cut(self.cam, threshold, self.box_rule)
+        return dataclasses.replace(self, mask=mask, boxes=boxes, threshold=threshold)
+
+    @property
+    def caption(self) -> str:
+        """Label and score in a line, as the pictures carry it."""
+        return f"{self.label} {100 * self.score:.0f} %"
+
+    def overlay(self, colormap: str = draw.COLORMAP, legend: bool = True) -> Image.Image:
+        """Return the photo with heat, contour, boxes, label and colour bar, RGB, of the photo's size."""
+        return draw.overlay(
+            self.photo,
+            self.cam,
+            self.mask,
+            self.boxes,
+            text=self.caption,
+            threshold=self.threshold,
+            colormap=colormap,
+            legend=legend,
+        )
+
+    def panel(self, height: int = 320) -> Image.Image:
+        """Return photo, the classifier's CAM where there is one, F-CAM, and mask with boxes, side by side."""
+        row = draw.side_by_side(self.photo, self.baseline, self.cam, self.mask, self.boxes)
+        shown = [(p, t) for p, t in zip(row, draw.ROW_TITLES, strict=True) if p is not None]
+        return draw.panel([[p for p, _ in shown]], [t for _, t in shown], [self.caption], height)
+
+
+def cut(
+    cam: NDArray[np.float32], threshold: float, rule: BoxRule = "largest"
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Cut a map (H, W) in [0, 1] at a share of its maximum; return the mask (H, W) and its boxes (n, 4).
+
+    `rule` "largest" boxes the one 8-connected component with most pixels, "all" every one, largest first;
+    holes give no boxes. Raises `FcamError` when `threshold` is not in [0, 1).
+    """
+    boxes = from_map(cam, threshold, rule=rule, convention="exact").numpy()
+    level = quantize(cam[None])[0]
+    # from_map's boxes end at the last pixel; what users slice and draw with ends one past it.
+    return level > int(threshold * int(level.max())), boxes + np.array([0, 0, 1, 1])
