@@ -148,7 +148,7 @@ def _read_splits(root: Path, lists: Path | None, own_lists: bool, report: Report
 
 
 def _check_lists(lists: Path, split: Split, report: Report) -> None:
-    """Compare the ids of a split's lists; labels missing for listed images are reported where they are read."""
+    """Compare the ids of a split's lists; missing labels are reported where the labels are read."""
     listed = set(split.image_ids)
     for name, ids in (("class_labels", wsol.read_labels(lists, _ignore)), ("image_sizes", split.sizes)):
         for image_id in [i for i in ids if i not in listed]:

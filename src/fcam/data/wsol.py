@@ -194,9 +194,10 @@ def _add_localization(found: Split, path: Path, on_problem: OnProblem) -> None:
 
 
 def _is_box_row(line: str) -> bool:
+    """The last but one field is a number in a row of a box, however malformed, and a file name in one of a mask."""
     try:
-        _box(*line.rsplit(",", 4)[1:])
-    except (ValueError, TypeError):
+        float(line.rsplit(",", 2)[-2])
+    except (ValueError, IndexError):
         return False
     return True
 

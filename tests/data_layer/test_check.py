@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from fcam.data.check import check, print_report
+from fcam.errors import FcamError
+
+
+def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    path.write_text("".join(line + "\n" for line in change(path.read_text().splitlines())))
+
+
+def first_as(new: str) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [new, *lines[1:]]
+
+
+def faults(root: Path) -> dict[str, Callable[[], object]]:
+    """Ways to break a copy of the drawn set, by the words the problem must contain."""
+    image = root / "images"
+    lists = root / "metadata"
+    name = "images/val/00/0000.jpg"
+    return {
+        "train/00/0001.jpg: it does not exist": lambda: (image / "train/00/0001.jpg").unlink(),
+        "val/01/0000.jpg: the file is empty": lambda: (image / "val/01/0000.jpg").write_bytes(b""),
+        "masks/val/02/0001.png: it is not an image": lambda: (root / "masks/val/02/0001.png").write_text("x"),
+        "is 72x72, its list says 72x71": lambda: edit(
+            lists / "val/image_sizes.txt", first_as(f"{name},72,71")
+        ),
+        "is inverted": lambda: edit(lists / "val/localization.txt", first_as(f"{name},40,10,20,30")),
+        "leaves the image of 72x72": lambda: edit(
+            lists / "val/localization.txt", first_as(f"{name},4,10,20,73")
+        ),
+        "36x72, its image images/val/00/0000.jpg 72x72: not the same shape": lambda: Image.new(
+            "L", (36, 72)
+        ).save(root / "masks/val/00/0000.png"),
+        "label 3 of images/val/00/0000.jpg is beyond the 3 classes": lambda: edit(
+            lists / "val/class_labels.txt", first_as(f"{name},3")
+        ),
+        "no label for images/val/00/0000.jpg": lambda: edit(
+            lists / "val/class_labels.txt", lambda lines: lines[1:]
+        ),
+        "image_sizes.txt has no row for images/val/00/0000.jpg": lambda: edit(
+            lists / "val/image_sizes.txt", lambda lines: lines[1:]
+        ),
+        "class_labels.txt has a row for extra.jpg": lambda: edit(
+            lists / "val/class_labels.txt", lambda lines: [*lines, "extra.jpg,0"]
+        ),
+        "has a row for extra.jpg, which": lambda: edit(
+            lists / "val/localization.txt", lambda lines: [*lines, "extra.jpg,1,1,2,2"]
+        ),
+        "has no boxes, though": lambda: edit(lists / "val/localization.txt", lambda lines: lines[1:]),
+        "localization.txt, line 1: expected": lambda: edit(
+            lists / "test/localization.txt", lambda lines: ["x,1,2,3", *lines]
+        ),
+        "test: images/test/00/0000.jpg is the same file as images/train/00/0002.jpg of train": lambda: (
+            shutil.copy(image / "train/00/0002.jpg", image / "test/00/0000.jpg")
+        ),
+        "test: images/test/00/0000.jpg is the same picture as images/train/00/0002.jpg of train": lambda: (
+            Image.open(image / "train/00/0002.jpg").save(image / "test/00/0000.jpg", "PNG")
+        ),
+        "images/train/00/0000.jpg is listed in train too": lambda: [
+            edit(lists / "val" / f"{part}.txt", first_as(row))
+            for part, row in (
+                ("image_ids", "images/train/00/0000.jpg"),
+                ("class_labels", "images/train/00/0000.jpg,0"),
+                ("image_sizes", "images/train/00/0000.jpg,72,72"),
+                ("localization", "images/train/00/0000.jpg,1,1,5,5"),
+            )
+        ],
+        "class checker has no image": lambda: [
+            edit(
+                lists / "train" / f"{part}.txt", lambda lines: [line for line in lines if "/02/" not in line]
+            )
+            for part in ("image_ids", "class_labels", "image_sizes")
+        ],
+        "line 13: 'images/train/00/0000.jpg' is listed again": lambda: edit(
+            lists / "train/image_ids.txt", lambda lines: [*lines, lines[0]]
+        ),
+    }
+
+
+@pytest.mark.parametrize("words", list(faults(Path())))
+def test_every_fault_is_found(wsol_set: Path, words: str) -> None:
+    faults(wsol_set)[words]()
+    problems = check(wsol_set).problems
+    assert any(words in problem for problem in problems), problems
+
+
+def test_faults_are_gathered_not_raised(wsol_set: Path) -> None:
+    (wsol_set / "metadata" / "test" / "class_labels.txt").unlink()
+    (wsol_set / "images" / "train" / "00" / "0001.jpg").unlink()
+    report = check(wsol_set)
+    assert len(report.problems) == 2
+    assert [row.split for row in report.rows] == ["train", "val"]
+
+
+def test_masks_of_another_size_but_the_same_shape_are_only_noted(wsol_set: Path) -> None:
+    Image.new("L", (101, 101), 255).save(wsol_set / "masks" / "val" / "00" / "0000.png")
+    report = check(wsol_set)
+    assert report.problems == []
+    assert "101x101" in report.notes[0]
+
+
+def test_folder_sets(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("train/cat/a.jpg", "train/cat/a.png", "train/dog/b.png", "val/cow/c.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (8, 9, 3), dtype=np.uint8)).save(tmp_path / name)
+    report = check(tmp_path)
+    assert report.layout == "plain folder"
+    assert report.problems == ["train: class cow has no image"]
+    (tmp_path / "masks" / "train" / "cat").mkdir(parents=True)
+    Image.new("L", (9, 8)).save(tmp_path / "masks" / "train" / "cat" / "a.png")
+    (tmp_path / "annotations.json").write_text("{}")
+    problems = check(tmp_path).problems
+    assert sum("shares its mask file" in problem for problem in problems) == 2
+    assert any("not a COCO file" in problem for problem in problems)
+
+
+def test_progress_and_printing(wsol_set: Path) -> None:
+    (wsol_set / "images" / "train" / "00" / "0001.jpg").unlink()
+    calls = []
+    report = check(wsol_set, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(done, 24) for done in range(1, 25)]
+    stream = io.StringIO()
+    print_report(report, Console(file=stream, width=200))
+    text = stream.getvalue()
+    assert "wsolevaluation metadata" in text
+    assert "72x72" in text
+    assert "1 problem\n" in text
+    assert "0001.jpg: it does not exist" in text
+
+
+def test_no_data_set(tmp_path: Path) -> None:
+    with pytest.raises(FcamError, match="not a folder"):
+        check(tmp_path / "gone")
+    with pytest.raises(FcamError, match="is no data set"):
+        check(tmp_path)
+
+
+def test_photographs_are_in_order(shared: Path) -> None:
+    report = check(shared / "data" / "pets3")
+    assert report.problems == []
+    assert [row.masks for row in report.rows] == [0, 88, 206]

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fcam.data import EvalTransform, classes, open_dataset
+from fcam.data.folder import split_of
+from fcam.errors import FcamError
+
+
+def write_images(root: Path, *names: str, size: tuple[int, int] = (20, 10)) -> Path:
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (number, 0, 0)).save(root / name)
+    return root
+
+
+def test_split_folders(tmp_path: Path) -> None:
+    write_images(
+        tmp_path, "train/dog/2.png", "train/dog/1.PNG", "train/cat/deep/1.jpg", "valid/dog/9.png", "loose.png"
+    )
+    (tmp_path / "train" / "dog" / "notes.txt").touch()
+    train = open_dataset(tmp_path, "train")
+    assert train.classes == classes(tmp_path) == ["cat", "dog"]
+    assert train.image_ids == ["train/cat/deep/1.jpg", "train/dog/1.PNG", "train/dog/2.png"]
+    assert train.labels == [0, 1, 1]
+    val = open_dataset(tmp_path, "val", localization=True)
+    assert (val.labels, val.has_boxes, val.has_masks) == ([1], False, False)
+    with pytest.raises(FcamError, match=r"no split 'test' with images .* found train, val"):
+        open_dataset(tmp_path, "test")
+
+
+def test_a_flat_folder_is_split_by_name(tmp_path: Path) -> None:
+    names = [f"{c}/{i:03d}.png" for c in ("cat", "dog") for i in range(100)]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = {split: open_dataset(tmp_path, split).image_ids for split in ("train", "val", "test")}
+    assert sorted(i for ids in found.values() for i in ids) == names
+    assert 120 < len(found["train"]) < 160
+    assert min(len(found["val"]), len(found["test"])) > 15
+    for name in names[::2]:
+        (tmp_path / name).unlink()
+    assert open_dataset(tmp_path, "val").image_ids == [i for i in found["val"] if i not in names[::2]]
+    assert [split_of(name) for name in ("cat/000.png", "dog/099.png", "cat/007.png")] == [
+        next(s for s in found if name in found[s]) for name in ("cat/000.png", "dog/099.png", "cat/007.png")
+    ]
+
+
+def test_mirrored_masks(tmp_path: Path) -> None:
+    write_images(tmp_path, "test/cat/a.jpg", "test/cat/b.jpg")
+    folder = tmp_path / "masks" / "test" / "cat"
+    folder.mkdir(parents=True)
+    mask, ignore = np.zeros((2, 10, 20), dtype=np.uint8)
+    mask[2:5, 3:9], ignore[0:4] = 255, 255
+    Image.fromarray(mask).save(folder / "a.png")
+    Image.fromarray(ignore).save(folder / "a_ignore.png")
+    dataset = open_dataset(tmp_path, "test", localization=True)
+    assert dataset.has_masks
+    expected = np.where(mask > 0, 1, np.where(ignore > 0, 255, 0))
+    assert (dataset[0]["mask"].numpy() == expected).all()
+    assert (dataset[1]["mask"] == 255).all()
+    assert open_dataset(tmp_path, "test").has_masks is False
+
+
+def test_a_masks_folder_is_no_class(tmp_path: Path) -> None:
+    write_images(tmp_path, *[f"cat/{i}.png" for i in range(30)], "masks/cat/0.png")
+    assert classes(tmp_path) == ["cat"]
+
+
+def coco(root: Path, name: str, images: list[tuple], annotations: list[dict]) -> None:
+    entries = [dict(zip(("id", "file_name", "width", "height"), image, strict=False)) for image in images]
+    (root / name).write_text(json.dumps({"images": entries, "annotations": annotations}))
+
+
+def test_coco_boxes(tmp_path: Path) -> None:
+    write_images(
+        tmp_path, "val/cat/a.jpg", "val/cat/b.jpg", "val/dog/a.jpg", "val/dog/c.jpg", "train/cat/x.jpg"
+    )
+    coco(
+        tmp_path,
+        "boxes.json",
+        [(1, "val/cat/a.jpg", 40, 20), (2, "dog/a.jpg"), (3, "/elsewhere/b.jpg"), (4, "x.jpg"), (5, "a.jpg")],
+        [
+            {"image_id": 1, "bbox": [10, 4, 20, 8]},
+            {"image_id": 1, "bbox": [0, 0, 40, 20], "iscrowd": 1},
+            {"image_id": 2, "bbox": [1, 2, 3, 4]},
+            {"image_id": 2, "bbox": [5, 5, 5, 5]},
+            {"image_id": 4, "bbox": [1, 1, 1, 1]},
+            {"image_id": 5, "bbox": [9, 9, 1, 1]},
+        ],
+    )
+    dataset = open_dataset(tmp_path, "val", EvalTransform(20), localization=True)
+    boxes = {i: item["boxes"].tolist() for i, item in zip(dataset.image_ids, dataset, strict=True)}
+    assert boxes == {
+        "val/cat/a.jpg": [[5, 4, 15, 12]],
+        "val/cat/b.jpg": [],
+        "val/dog/a.jpg": [[1, 4, 4, 12], [5, 10, 10, 20]],
+        "val/dog/c.jpg": [],
+    }
+    assert open_dataset(tmp_path, "val").has_boxes is False
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not a COCO file"),
+        ("[]", "not a COCO file"),
+        (
+            '{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"image_id": 1, "bbox": [1, 2]}]}',
+            "annotation 0",
+        ),
+    ],
+)
+def test_malformed_coco(tmp_path: Path, text: str, words: str) -> None:
+    write_images(tmp_path, "val/cat/a.jpg")
+    (tmp_path / "val" / "_annotations.coco.json").write_text(text)
+    with pytest.raises(FcamError, match=words):
+        open_dataset(tmp_path, "val", localization=True)
+
+
+def test_photos_in_folders_are_turned_upright(tmp_path: Path) -> None:
+    write_images(tmp_path, "train/cat/a.jpg")
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    Image.new("RGB", (20, 10)).save(tmp_path / "train" / "cat" / "a.jpg", exif=exif)
+    assert open_dataset(tmp_path, "train")[0]["image"].shape == (3, 20, 10)
+
+
+def test_images_without_class_folder(tmp_path: Path) -> None:
+    write_images(tmp_path, "train/a.jpg", "b.jpg")
+    with pytest.raises(FcamError, match="is no data set"):
+        open_dataset(tmp_path, "train")
+    with pytest.raises(FcamError, match="no class folders"):
+        classes(tmp_path)

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fcam.data import find_images, open_image
+from fcam.data.images import ImageError, image_size, open_mask
+from fcam.errors import FcamError
+
+RAMP = np.arange(0, 240, dtype=np.uint8).reshape(12, 20)
+
+
+def test_grey_palette_and_bilevel_become_rgb(tmp_path: Path) -> None:
+    grey = Image.fromarray(RAMP)
+    for name, image in (("l.png", grey), ("p.png", grey.convert("P")), ("one.png", grey.convert("1"))):
+        image.save(tmp_path / name)
+        opened = open_image(tmp_path / name)
+        assert (opened.mode, opened.size) == ("RGB", (20, 12))
+        assert (np.asarray(opened) == np.asarray(image.convert("RGB"))).all()
+
+
+def test_deep_grey_is_scaled_by_its_bit_depth(tmp_path: Path) -> None:
+    for bits in (10, 12, 16):
+        top = 2**bits - 1
+        values = np.linspace(0, top, 240).reshape(12, 20).round().astype(np.uint16)
+        Image.fromarray(values).save(tmp_path / f"{bits}.png")
+        opened = np.asarray(open_image(tmp_path / f"{bits}.png"))
+        assert np.abs(opened[..., 0] - values * 255.0 / top).max() <= 0.5
+        assert (opened[..., 0] == opened[..., 2]).all()
+
+
+def test_float_and_signed_grey(tmp_path: Path) -> None:
+    unit = np.linspace(0, 1, 240, dtype=np.float32).reshape(12, 20)
+    for name, values in (("unit.tif", unit), ("byte.tif", unit * 255), ("signed.tif", unit * 8 - 4)):
+        Image.fromarray(values).save(tmp_path / name)
+        assert np.abs(np.asarray(open_image(tmp_path / name))[..., 0] - unit * 255).max() <= 0.51
+    broken = unit.copy()
+    broken[0, 0] = np.nan
+    Image.fromarray(broken).save(tmp_path / "nan.tif")
+    assert np.asarray(open_image(tmp_path / "nan.tif"))[0, 0, 0] == 0
+
+
+def test_transparency_lies_over_white(tmp_path: Path) -> None:
+    pixels = np.zeros((4, 4, 4), dtype=np.uint8)
+    pixels[:2] = (255, 0, 0, 255)
+    pixels[2, :] = (0, 0, 255, 128)
+    Image.fromarray(pixels).save(tmp_path / "rgba.png")
+    opened = np.asarray(open_image(tmp_path / "rgba.png"))
+    assert tuple(opened[0, 0]) == (255, 0, 0)
+    assert tuple(opened[3, 0]) == (255, 255, 255)
+    assert np.abs(opened[2, 0].astype(int) - (127, 127, 255)).max() <= 1
+    palette = Image.fromarray(RAMP).convert("P")
+    palette.save(tmp_path / "p.png", transparency=int(np.asarray(palette)[5, 5]))
+    assert tuple(np.asarray(open_image(tmp_path / "p.png"))[5, 5]) == (255, 255, 255)
+    Image.fromarray(np.dstack([RAMP, np.zeros_like(RAMP)]), "LA").save(tmp_path / "la.png")
+    assert (np.asarray(open_image(tmp_path / "la.png")) == 255).all()
+
+
+def test_cmyk(tmp_path: Path) -> None:
+    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "c.jpg")
+    red, green, blue = np.asarray(open_image(tmp_path / "c.jpg"))[8, 8].astype(int)
+    assert red > 200
+    assert green < 60
+    assert blue < 60
+
+
+def test_animation_gives_its_first_picture(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (10, 8), colour) for colour in ("red", "lime", "blue")]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert tuple(np.asarray(open_image(tmp_path / "a.gif"))[4, 4]) == (255, 0, 0)
+
+
+def test_exif_orientation_is_applied_only_when_asked(tmp_path: Path) -> None:
+    pixels = np.zeros((10, 20, 3), dtype=np.uint8)
+    pixels[:, :10] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: show rotated clockwise
+    Image.fromarray(pixels).save(tmp_path / "e.png", exif=exif)
+    upright = open_image(tmp_path / "e.png")
+    assert upright.size == image_size(tmp_path / "e.png", exif=True) == (10, 20)
+    assert np.asarray(upright)[2, 5, 0] == 255
+    assert np.asarray(upright)[17, 5, 0] == 0
+    assert open_image(tmp_path / "e.png", exif=False).size == image_size(tmp_path / "e.png") == (20, 10)
+
+
+def _write_bad_files(folder: Path) -> dict[str, str]:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "good.jpg")
+    Image.fromarray(noise).save(folder / "good.png")
+    (folder / "truncated.jpg").write_bytes((folder / "good.jpg").read_bytes()[:1500])
+    (folder / "truncated.png").write_bytes((folder / "good.png").read_bytes()[:1500])
+    (folder / "empty.jpg").touch()
+    (folder / "text.jpg").write_text("this is no picture")
+    (folder / "folder.jpg").mkdir()
+    damaged = bytearray((folder / "good.png").read_bytes())
+    damaged[60:90] = bytes(30)
+    (folder / "damaged.png").write_bytes(damaged)
+    return {
+        "truncated.jpg": "truncated",
+        "truncated.png": "truncated",
+        "empty.jpg": "empty",
+        "text.jpg": "not an image",
+        "folder.jpg": "folder",
+        "damaged.png": "damaged",
+        "missing.jpg": "does not exist",
+    }
+
+
+def test_bad_files_are_refused_with_path_and_reason(tmp_path: Path) -> None:
+    for name, reason in _write_bad_files(tmp_path).items():
+        with pytest.raises(ImageError, match=reason) as caught:
+            open_image(tmp_path / name)
+        assert isinstance(caught.value, FcamError)
+        assert caught.value.path == str(tmp_path / name)
+        assert caught.value.path in str(caught.value)
+        assert reason in caught.value.reason
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="permissions do not bind this user")
+def test_unreadable_file(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / "a.png").chmod(0)
+    with pytest.raises(ImageError, match="permission"):
+        open_image(tmp_path / "a.png")
+
+
+def test_huge_images_are_refused_before_decoding(tmp_path: Path) -> None:
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")
+    with pytest.raises(ImageError, match=r"20000x20000.*limit of 100000000.*raise max_pixels"):
+        open_image(tmp_path / "bomb.png")
+    Image.new("RGB", (30, 20)).save(tmp_path / "small.png")
+    with pytest.raises(ImageError, match="600 pixels"):
+        open_image(tmp_path / "small.png", max_pixels=599)
+    assert open_image(tmp_path / "small.png", max_pixels=600).size == (30, 20)
+    assert Image.MAX_IMAGE_PIXELS is not None
+
+
+def test_raised_limit_outgrows_pillows_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)
+    Image.new("RGB", (30, 20)).save(tmp_path / "small.png")
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(open_image(tmp_path / "small.png").size))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [(30, 20)] * 8
+    assert Image.MAX_IMAGE_PIXELS == 50
+
+
+def test_opened_image_outlives_its_file(tmp_path: Path) -> None:
+    Image.fromarray(np.dstack([RAMP] * 3)).save(tmp_path / "a.png")
+    opened = open_image(tmp_path / "a.png")
+    (tmp_path / "a.png").unlink()
+    assert (np.asarray(opened)[..., 0] == RAMP).all()
+
+
+def test_error_survives_a_loader_worker(tmp_path: Path) -> None:
+    class Broken(torch.utils.data.Dataset[Image.Image]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> Image.Image:
+            return open_image(tmp_path / "missing.jpg")
+
+    loader = torch.utils.data.DataLoader(Broken(), num_workers=1)
+    with pytest.raises(ImageError) as caught:
+        next(iter(loader))
+    assert str(caught.value) == f"cannot read image {tmp_path / 'missing.jpg'}: it does not exist"
+
+
+def test_masks_of_any_mode(tmp_path: Path) -> None:
+    mask = np.zeros((6, 9), dtype=bool)
+    mask[2:4, 3:7] = True
+    Image.fromarray(mask).save(tmp_path / "one.png")
+    Image.fromarray(mask.astype(np.uint8)).save(tmp_path / "low.png")
+    Image.fromarray(mask.astype(np.uint16) * 300).save(tmp_path / "deep.png")
+    Image.fromarray(np.dstack([mask * np.uint8(255)] * 3)).save(tmp_path / "rgb.png")
+    for name in ("one", "low", "deep", "rgb"):
+        assert (open_mask(tmp_path / f"{name}.png") == mask).all()
+
+
+def test_find_images(tmp_path: Path) -> None:
+    for name in ("b/2.JPG", "b/1.png", "b/deep/3.jpeg", "b/notes.txt", "b/.hidden.png", "odd.dat", "c/x.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    def names(*arguments: str) -> tuple[list[str], list[str]]:
+        found, problems = find_images([tmp_path / argument for argument in arguments])
+        relative = [path.relative_to(tmp_path).as_posix() for path in found]
+        return relative, [Path(p.path).name + ": " + p.reason for p in problems]
+
+    assert names("b") == (["b/1.png", "b/2.JPG", "b/deep/3.jpeg"], [])
+    assert names("odd.dat", "b/2.JPG", "b") == (["odd.dat", "b/2.JPG", "b/1.png", "b/deep/3.jpeg"], [])
+    assert names("b/*.png", "*.dat") == (["b/1.png", "odd.dat"], [])
+    assert names("b/*") == (["b/1.png", "b/2.JPG", "b/deep/3.jpeg"], [])
+    assert names("**/*.jpeg") == (["b/deep/3.jpeg"], [])
+    assert names("nothing*", "gone.jpg", "c") == (
+        [],
+        [
+            "nothing*: no image file matches this pattern",
+            "gone.jpg: it does not exist",
+            "c: the folder holds no image file",
+        ],
+    )
+    assert find_images(str(tmp_path / "b"))[0] == find_images(tmp_path / "b")[0]
+
+
+def test_a_name_with_brackets_is_a_file_before_it_is_a_pattern(tmp_path: Path) -> None:
+    (tmp_path / "a[1].jpg").touch()
+    assert find_images([tmp_path / "a[1].jpg"]) == ([tmp_path / "a[1].jpg"], [])
