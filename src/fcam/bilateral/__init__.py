@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fcam.bilateral.cpu import CpuGrid
 from fcam.bilateral.lattice import LatticeFilter
 from fcam.bilateral.tensors import TensorGrid
 from fcam.errors import FcamError
@@ -35,6 +36,12 @@ def _check(images: Tensor, sigma_rgb: float, sigma_xy: float, method: str) -> No
             )
 
 
+def _operator(images: Tensor, method: Method) -> type[LatticeFilter] | type[CpuGrid] | type[TensorGrid]:
+    if method == "lattice":
+        return LatticeFilter
+    return CpuGrid if images.device.type == "cpu" else TensorGrid
+
+
 class Filter:
     """W of a batch of images, built once and applied to any number of maps.
 
@@ -48,8 +55,7 @@ class Filter:
     ) -> None:
         _check(images, sigma_rgb, sigma_xy, method)
         self.shape = images.shape
-        operator = LatticeFilter if method == "lattice" else TensorGrid
-        self._operator = operator(images.detach(), float(sigma_rgb), float(sigma_xy))
+        self._operator = _operator(images, method)(images.detach(), float(sigma_rgb), float(sigma_xy))
 
     @torch.no_grad()
     def apply(self, maps: Tensor) -> Tensor:
