@@ -194,7 +194,7 @@ def _add_localization(found: Split, path: Path, on_problem: OnProblem) -> None:
 
 
 def _is_box_row(line: str) -> bool:
-    """The last but one field is a number in a row of a box, however malformed, and a file name in one of a mask."""
+    """In a box's row, however malformed, the last but one field is a number; in a mask's row a file name."""
     try:
         float(line.rsplit(",", 2)[-2])
     except (ValueError, IndexError):
