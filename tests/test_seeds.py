@@ -11,7 +11,15 @@ from skimage.filters import threshold_otsu
 
 from fcam.config import SeedConfig
 from fcam.errors import FcamError
-from fcam.seeds import IGNORE, draw_background, draw_foreground, foreground_region, otsu, quantize, sample_seeds
+from fcam.seeds import (
+    IGNORE,
+    draw_background,
+    draw_foreground,
+    foreground_region,
+    otsu,
+    quantize,
+    sample_seeds,
+)
 
 
 def bump(center: int = 112, side: int = 224) -> torch.Tensor:
@@ -62,7 +70,9 @@ def test_region_that_erosion_would_empty_stays():
 
 
 def test_one_map_without_information_does_not_disturb_its_neighbours():
-    maps = torch.stack([torch.full((32, 32), 0.5), bump(16, 32)[0], torch.full((32, 32), float("nan")), torch.zeros(32, 32)])
+    maps = torch.stack(
+        [torch.full((32, 32), 0.5), bump(16, 32)[0], torch.full((32, 32), float("nan")), torch.zeros(32, 32)]
+    )
     labels = sample_seeds(maps, SeedConfig(), generator())
     assert [bool((row != IGNORE).any()) for row in labels] == [False, True, False, False]
 
@@ -136,7 +146,11 @@ def test_sides_can_be_switched_off_and_sizes_need_not_be_square():
 
 @pytest.mark.parametrize(
     ("config", "word"),
-    [(SeedConfig(n_minus=1.5), "n_minus"), (SeedConfig(erosion=4), "erosion"), (SeedConfig(background_pixels=-1), "negative")],
+    [
+        (SeedConfig(n_minus=1.5), "n_minus"),
+        (SeedConfig(erosion=4), "erosion"),
+        (SeedConfig(background_pixels=-1), "negative"),
+    ],
 )
 def test_options_out_of_range_are_named(config, word):
     with pytest.raises(FcamError, match=word):

@@ -25,8 +25,8 @@ class ModelConfig:
     """resnet50, vgg16, inceptionv3 (their WSOL forms), tf_efficientnet_lite0, or timm:NAME."""
     output_stride: int = 8
     """Strides are removed from the deepest on until the top map is this much smaller than the image (timm backbones)."""
-    head: Literal["linear", "gap", "max", "lse", "wildcat"] = "linear"
-    """Pooling head; the paper's tables use `linear`, global average pooling and a linear layer."""
+    head: Literal["wgap", "gap", "maxpool", "logsumexp", "wildcat"] = "wgap"
+    """Pooling head; the paper's tables use `wgap`, global average pooling and a linear layer."""
     decoder_channels: tuple[int, ...] | None = None
     """Channels of the decoder blocks, deep to shallow; None takes the preset of the backbone."""
     pretrained: bool = True
@@ -142,7 +142,9 @@ class TrainConfig:
     seeds: SeedConfig = field(default_factory=SeedConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     stage1: StageConfig = field(default_factory=lambda: StageConfig(optimizer=OptimizerConfig(lr=0.0017)))
-    stage2: StageConfig = field(default_factory=lambda: StageConfig(optimizer=OptimizerConfig(schedule="constant")))
+    stage2: StageConfig = field(
+        default_factory=lambda: StageConfig(optimizer=OptimizerConfig(schedule="constant"))
+    )
     resize: int = 256
     """Training images are resized to this square, ..."""
     crop: int = 224

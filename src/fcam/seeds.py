@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from fcam.config import SeedConfig
 from fcam.errors import FcamError
@@ -78,7 +78,12 @@ def _erode_unless_empty(region: Tensor, side: int) -> Tensor:
     # Box sums by an integral image: constant cost whatever the side, where a min-pool costs side² per pixel.
     holes = F.pad((~region).to(torch.int32), (radius + 1, side - 1 - radius, radius + 1, side - 1 - radius))
     integral = holes.cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32)
-    inside = integral[:, side:, side:] - integral[:, :-side, side:] - integral[:, side:, :-side] + integral[:, :-side, :-side]
+    inside = (
+        integral[:, side:, side:]
+        - integral[:, :-side, side:]
+        - integral[:, side:, :-side]
+        + integral[:, :-side, :-side]
+    )
     eroded = inside == 0
     kept = eroded.flatten(1).any(1)[:, None, None]
     return torch.where(kept, eroded, region)
@@ -134,7 +139,9 @@ def draw_background(cams: Tensor, n_minus: float, k: int, generator: torch.Gener
     tied_index, tied_real = _draw(tied, k, generator)
     drawn = torch.zeros_like(below)
     drawn.scatter_(1, below_index, below_real & (order < from_below))
-    return drawn.scatter(1, tied_index, drawn.gather(1, tied_index) | (tied_real & (order < k - from_below))).view(cams.shape)
+    return drawn.scatter(
+        1, tied_index, drawn.gather(1, tied_index) | (tied_real & (order < k - from_below))
+    ).view(cams.shape)
 
 
 def _dilate(points: Tensor, side: int) -> Tensor:
@@ -146,12 +153,16 @@ def _dilate(points: Tensor, side: int) -> Tensor:
 
 def _check(cams: Tensor, config: SeedConfig) -> None:
     if cams.ndim != 3:
-        raise FcamError(f"seeds need CAMs of shape (B, H, W), got {tuple(cams.shape)}; upsample them to the image first")
+        raise FcamError(
+            f"seeds need CAMs of shape (B, H, W), got {tuple(cams.shape)}; upsample them to the image first"
+        )
     if not 0 <= config.n_minus <= 1:
         raise FcamError(f"n_minus is a share of the image between 0 and 1, got {config.n_minus}")
     for name in ("erosion", "dilation"):
         if getattr(config, name) < 1 or getattr(config, name) % 2 == 0:
-            raise FcamError(f"{name} is the odd side of a square (1 turns it off), got {getattr(config, name)}")
+            raise FcamError(
+                f"{name} is the odd side of a square (1 turns it off), got {getattr(config, name)}"
+            )
     if min(config.foreground_pixels, config.background_pixels) < 0:
         raise FcamError("foreground_pixels and background_pixels cannot be negative")
 
@@ -181,7 +192,9 @@ def sample_seeds(
     region = foreground_region(cams, config)
     informative = region.flatten(1).any(1)[:, None, None]
     foreground = _dilate(draw_foreground(region, config.foreground_pixels, generator), config.dilation)
-    background = _dilate(draw_background(cams, config.n_minus, config.background_pixels, generator), config.dilation)
+    background = _dilate(
+        draw_background(cams, config.n_minus, config.background_pixels, generator), config.dilation
+    )
     labels = torch.full(cams.shape, IGNORE, dtype=torch.int64, device=cams.device)
     labels.masked_fill_(foreground & ~background & informative, 1)
     return labels.masked_fill_(background & ~foreground & informative, 0)

@@ -142,7 +142,10 @@ def test_entropy_is_one_bit_for_an_undecided_map_and_survives_certainty():
     assert pixel_entropy(torch.tensor([1.0, 0.0]).view(1, 2, 1, 1)).item() == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize(("epoch", "window", "on"), [(1, (0, -1), True), (3, (4, -1), False), (4, (2, 4), True), (5, (2, 4), False)])
+@pytest.mark.parametrize(
+    ("epoch", "window", "on"),
+    [(1, (0, -1), True), (3, (4, -1), False), (4, (2, 4), True), (5, (2, 4), False)],
+)
 def test_epoch_windows(epoch, window, on):
     assert is_on(epoch, window) is on
 
@@ -158,7 +161,11 @@ def test_total_returns_exactly_the_terms_that_are_on():
 
 
 def test_total_weighs_its_terms():
-    images, logits, labels = torch.rand(1, 3, 32, 32), torch.randn(1, 2, 32, 32), torch.zeros(1, 32, 32, dtype=torch.long)
+    images, logits, labels = (
+        torch.rand(1, 3, 32, 32),
+        torch.randn(1, 2, 32, 32),
+        torch.zeros(1, 32, 32, dtype=torch.long),
+    )
     one = PixelAlignmentLoss(LossConfig(alpha=1.0, crf=1e-9, size=0.1))(logits, labels, images, 1)
     two = PixelAlignmentLoss(LossConfig(alpha=2.0, crf=2e-9, size=0.2))(logits, labels, images, 1)
     for name, value in one.items():
@@ -166,4 +173,7 @@ def test_total_weighs_its_terms():
 
 
 def test_filter_is_bounded_by_the_number_of_pixels():
-    assert bilateral.filter(torch.zeros(1, 3, 32, 32), torch.ones(1, 1, 32, 32)).max() <= math.prod((32, 32)) * 1.02
+    assert (
+        bilateral.filter(torch.zeros(1, 3, 32, 32), torch.ones(1, 1, 32, 32)).max()
+        <= math.prod((32, 32)) * 1.02
+    )

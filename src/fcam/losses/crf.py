@@ -68,6 +68,8 @@ class CRFLoss(nn.Module):
         """
         maps = maps.float()
         with torch.no_grad():
-            filtered = bilateral.filter(images, maps.detach(), self.sigma_rgb, self.sigma_xy, method=self.method)
+            filtered = bilateral.filter(
+                images, maps.detach(), self.sigma_rgb, self.sigma_xy, method=self.method
+            )
         value: Any = _QuadraticForm.apply(maps, filtered, self.form == "published")
         return value

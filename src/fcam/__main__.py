@@ -1,0 +1,7 @@
+"""`python -m fcam`, which is what `accelerate launch -m fcam` runs."""
+
+import sys
+
+from fcam.cli import main
+
+sys.exit(main())

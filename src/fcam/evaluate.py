@@ -1,0 +1,158 @@
+"""Evaluation: a model and a split in, the WSOL benchmark's numbers out, CAM and F-CAM side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset
+
+from fcam import files
+from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset, splits
+from fcam.model import FCAM
+from fcam.progress import epoch_bar
+from fcam.scores import Scorecard
+from fcam.stages import seed_cams
+
+KINDS = ("cam", "fcam")
+PRECISIONS = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def score_maps(
+    model: FCAM,
+    images: Tensor,
+    labels: Tensor,
+    kinds: Sequence[str] = KINDS,
+    method: str = "cam",
+    variant: str = "published",
+    generator: torch.Generator | None = None,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Localization maps of a batch and its logits, from one forward of the backbone.
+
+    The CAM is that of the true class, normalised and then interpolated; F-CAM is the foreground softmax as it is
+    (`reference.md`, 8.1).
+
+    Args:
+        images: (B, 3, H, W) in [0, 1].
+        labels: (B,) true classes.
+        kinds: "cam", "fcam" or both.
+
+    Returns:
+        maps by kind, each (B, H, W) float32 in [0, 1], and logits (B, K) float32.
+    """
+    maps: dict[str, Tensor] = {}
+    if "fcam" in kinds:
+        out = model(images)
+        logits, features = out.logits, out.features
+        maps["fcam"] = out.maps.float().softmax(1)[:, 1]
+    else:
+        logits, features = model.classifier(images)
+    if "cam" in kinds:
+        maps["cam"] = seed_cams(model.classifier, images, features[-1], labels, method, variant, generator)
+    return {kind: maps[kind] for kind in kinds}, logits.float()
+
+
+@torch.inference_mode()
+def evaluate_split(
+    model: FCAM,
+    dataset: LocalizationDataset,
+    kinds: Sequence[str] = KINDS,
+    method: str = "cam",
+    variant: str = "published",
+    batch_size: int = 32,
+    precision: str = "no",
+    workers: int = 2,
+    seed: int = 0,
+    save_maps: Path | None = None,
+    title: str = "evaluate",
+) -> Scorecard:
+    """Score every image of a split; under several processes each takes its share and the states are summed.
+
+    Args:
+        dataset: opened with `localization=True` and an `EvalTransform`.
+        save_maps: folder for one `.npy` per image and kind, in wsolevaluation's layout.
+
+    Returns:
+        the scorecard of the whole split, the same on every process.
+    """
+    state = PartialState()
+    share = Subset(dataset, range(state.process_index, len(dataset), state.num_processes))  # type: ignore[arg-type]
+    loader = DataLoader(share, batch_size=batch_size, collate_fn=collate, num_workers=workers)
+    card = Scorecard(dataset, kinds, device=state.device)
+    was_training = model.training
+    model.eval()
+    with epoch_bar(title, len(loader), state.is_main_process) as bar:
+        for number, batch in enumerate(loader):
+            images = batch["image"].to(state.device, memory_format=torch.channels_last).float().div_(255)
+            labels = batch["label"].to(state.device)
+            generator = torch.Generator(device=state.device).manual_seed(seed * 1_000_003 + number)
+            with _autocast(state.device, precision):
+                maps, logits = score_maps(model, images, labels, kinds, method, variant, generator)
+            card.update(maps, logits, batch)
+            if save_maps is not None:
+                _save_maps(save_maps, maps, batch["image_id"])
+            bar.advance(len(images))
+    model.train(was_training)
+    return card
+
+
+def _autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    return nullcontext() if precision == "no" else torch.autocast(device.type, dtype=PRECISIONS[precision])
+
+
+def _save_maps(folder: Path, maps: dict[str, Tensor], image_ids: list[str]) -> None:
+    """`<folder>/<kind>/<image id>.npy`, float16, (H, W)."""
+    import numpy as np
+
+    for kind, batch in maps.items():
+        for image_id, array in zip(image_ids, batch.cpu().numpy(), strict=True):
+            with files.write_atomic((folder / kind / image_id).with_suffix(".npy")) as temporary:
+                np.save(temporary, array.astype(np.float16))
+
+
+def has_truth_for(metric: str, root: str) -> bool:
+    """Whether `val` of a data set holds what `metric` needs: images at all, boxes, or masks."""
+    if "val" not in splits(root):
+        return False
+    val = open_dataset(root, "val", localization=True)
+    if metric == "top1":
+        return len(val) > 0
+    return val.has_masks if metric == "pxap" else val.has_boxes
+
+
+def evaluate(
+    model: FCAM, root: str, split: str = "test", size: int = 224, carry_from: str = "val", **options: Any
+) -> dict[str, Any]:
+    """Score a split, and carry the best thresholds of another one over to it.
+
+    Args:
+        root: data set.
+        split: split to report on.
+        size: side that images are resized to.
+        carry_from: split whose thresholds are carried over; they also become the model's own, for prediction.
+        options: further arguments of `evaluate_split`; `save_maps` concerns `split` alone.
+
+    Returns:
+        the content of `metrics.json`.
+    """
+    kinds = KINDS if model.metadata.get("decoder_trained", True) else KINDS[:1]
+    save_maps = options.pop("save_maps", None)
+    known = splits(root)
+    cards = {}
+    for name in dict.fromkeys((carry_from, split)):
+        if name == carry_from != split and name not in known:
+            continue
+        dataset = open_dataset(root, name, transform=EvalTransform(size), localization=True)
+        folder = save_maps if name == split else None
+        cards[name] = evaluate_split(
+            model, dataset, kinds, save_maps=folder, title=f"evaluate {name}", **options
+        )
+    carried = cards.get(carry_from)
+    if carried is not None:
+        model.metadata["thresholds"] = carried.thresholds()
+    return cards[split].report(split, carried if carry_from != split else None)

@@ -1,0 +1,110 @@
+"""Named configurations: the paper's grid and the small photo sets of our own experiments.
+
+A recipe is `SET-BACKBONE-METHOD`, for instance `cub-resnet50-cam` or `cub10-lite0-layercam`. Values the paper leaves open
+are marked `ours`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fcam.config import LossConfig, ModelConfig, OptimizerConfig, SeedConfig, StageConfig, TrainConfig
+from fcam.errors import FcamError
+
+METHODS = ("cam", "gradcam", "gradcampp", "smoothgradcampp", "xgradcam", "layercam")
+PAPER_SETS = ("cub", "openimages", "ilsvrc")
+PAPER_BACKBONES = ("vgg16", "inceptionv3", "resnet50")
+OUR_SETS = ("cub10", "pets3", "butterfly10", "imagenette10", "folder")
+OUR_BACKBONES = ("lite0",)
+
+
+def list_recipes() -> list[str]:
+    """Names of all recipes."""
+    return list(_names())
+
+
+def _names() -> Iterator[str]:
+    for sets, backbones in ((OUR_SETS, OUR_BACKBONES), (PAPER_SETS, PAPER_BACKBONES)):
+        yield from (f"{s}-{b}-{m}" for s in sets for b in backbones for m in METHODS)
+
+
+def recipe(name: str) -> TrainConfig:
+    """Configuration of a recipe.
+
+    Raises:
+        FcamError: unknown name, with the nearest known ones.
+    """
+    if name not in list_recipes():
+        near = difflib.get_close_matches(name, list_recipes(), n=3) or ["cub10-lite0-cam", "cub-resnet50-cam"]
+        raise FcamError(
+            f"there is no recipe {name!r}; near are {', '.join(near)}, and `fcam list recipes` shows all"
+        )
+    data_set, backbone, method = name.split("-")
+    build = _paper if data_set in PAPER_SETS else _ours
+    return build(name, data_set, backbone, method)
+
+
+def _paper(name: str, data_set: str, backbone: str, method: str) -> TrainConfig:
+    """Settings of the paper: 50 or 10 epochs, batch 32, stage-2 learning rate 0.01, λ 2e-9 on the lattice (1.2e-9 exact)."""
+    epochs = 50 if data_set == "cub" else 10
+    step = (
+        15 if data_set == "cub" else 3
+    )  # ours for OpenImages and ILSVRC; 15 is the authors' one recorded run
+    select = "pxap" if data_set == "openimages" else "max_box_acc"
+    n_minus = {"cub": 0.5, "openimages": 0.2, "ilsvrc": 0.3}[
+        data_set
+    ]  # ours: to be chosen on val from 0.1 to 0.7
+    return TrainConfig(
+        name=name,
+        method=method,  # type: ignore[arg-type]
+        variant="reference",  # the paper's tables were made with the code's formulas
+        model=ModelConfig(backbone=backbone),
+        seeds=SeedConfig(n_minus=n_minus),
+        stage1=StageConfig(
+            epochs=epochs,
+            select=select,
+            optimizer=OptimizerConfig(
+                lr=0.0017, step_epochs=step
+            ),  # CUB, ResNet50, CAM is recorded; the others are ours
+        ),
+        stage2=StageConfig(
+            epochs=epochs, select=select, optimizer=OptimizerConfig(lr=0.01, schedule="constant")
+        ),
+        workers=8,
+    )
+
+
+def _ours(name: str, data_set: str, backbone: str, method: str) -> TrainConfig:
+    """Settings for small sets on a frozen ImageNet classifier; all ours, chosen on `val` (docs/results.md)."""
+    del backbone
+    epochs = {"cub10": 12, "imagenette10": 6}.get(data_set, 8)
+    n_minus = {"cub10": 0.4, "butterfly10": 0.4}.get(data_set, 0.2)
+    select = "pxap" if data_set in ("butterfly10", "pets3") else "max_box_acc"
+    return TrainConfig(
+        name=name,
+        method=method,  # type: ignore[arg-type]
+        head_only=True,
+        model=ModelConfig(backbone="tf_efficientnet_lite0", output_stride=16),
+        seeds=SeedConfig(n_minus=n_minus),
+        loss=LossConfig(),
+        stage1=StageConfig(
+            epochs=8,
+            batch_size=16,
+            select="top1",
+            optimizer=OptimizerConfig(lr=0.01, late_ratio=10.0, schedule="cosine"),
+        ),
+        stage2=StageConfig(
+            epochs=epochs,
+            batch_size=16,
+            select=select,
+            optimizer=OptimizerConfig(lr=0.01, schedule="constant"),
+        ),
+        precision="bf16",
+    )
+
+
+def with_overrides(config: TrainConfig, **changes: object) -> TrainConfig:
+    """A copy with top-level fields replaced."""
+    return replace(config, **changes)  # type: ignore[arg-type]

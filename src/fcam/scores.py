@@ -1,0 +1,218 @@
+"""What an evaluation counts and how it is reported: one card per split, one row per kind of map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import MeanMetric
+
+from fcam.data import LocalizationDataset
+from fcam.metrics import MaxBoxAcc, MaxBoxAccV2, PIoU, PxAP, TopKLocalization, label_rank
+
+IOU = (0.3, 0.5, 0.7)
+HALF = IOU.index(0.5)
+TITLES = {"cam": "CAM", "fcam": "F-CAM"}
+NUMBERS = ("max_box_acc", "max_box_acc_v2", "top1_loc", "top5_loc", "pxap", "piou")
+
+
+class BoxScores:
+    """Box metrics of one kind of map over one split; images without a true box are left out."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.box = MaxBoxAcc(iou=IOU).to(device)
+        self.box_v2 = MaxBoxAccV2(iou=IOU).to(device)
+        self.topk = TopKLocalization(topk=(1, 5), iou=(0.5,)).to(device)
+
+    def update(self, maps: Tensor, logits: Tensor, labels: Tensor, boxes: list[Tensor]) -> None:
+        """Take in maps (B, H, W), logits (B, K), labels (B,) and B sets of boxes."""
+        kept = [i for i, own in enumerate(boxes) if len(own)]
+        if not kept:
+            return
+        boxes = [boxes[i] for i in kept]
+        self.box.update(maps[kept], boxes)
+        self.box_v2.update(maps[kept], boxes)
+        self.topk.update(maps[kept], boxes, logits[kept], labels[kept])
+
+    def thresholds(self) -> dict[str, Any]:
+        """The thresholds that are best on this split."""
+        top1, top5 = self.topk.best_threshold()[:, 0].tolist()
+        return {
+            "max_box_acc": _by_iou(self.box.best_threshold()),
+            "max_box_acc_v2": _by_iou(self.box_v2.best_threshold()),
+            "top1_loc": round(top1, 6),
+            "top5_loc": round(top5, 6),
+        }
+
+    def best(self) -> dict[str, Any]:
+        """Percentages at the split's own best thresholds."""
+        top1, top5 = self.topk.compute()[:, 0].tolist()
+        return {
+            "max_box_acc": _by_iou(self.box.compute()),
+            "max_box_acc_v2": self.box_v2.compute().item(),
+            "top1_loc": top1,
+            "top5_loc": top5,
+        }
+
+    def at(self, other: BoxScores) -> dict[str, Any]:
+        """Percentages at the thresholds that were best on another split."""
+        top1, top5 = self.topk.at_threshold(other.topk.best_threshold())[:, 0].tolist()
+        return {
+            "max_box_acc": _by_iou(self.box.at_threshold(other.box.best_threshold())),
+            "max_box_acc_v2": self.box_v2.at_threshold(other.box_v2.best_threshold()).mean().item(),
+            "top1_loc": top1,
+            "top5_loc": top5,
+        }
+
+
+class PixelScores:
+    """Pixel metrics of one kind of map over one split."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.pxap = PxAP().to(device)
+        self.piou = PIoU().to(device)
+
+    def update(self, maps: Tensor, masks: Tensor) -> None:
+        """Take in maps (B, H, W) and masks (B, H, W) with 255 for ignored pixels."""
+        self.pxap.update(maps, masks)
+        self.piou.update(maps, masks)
+
+    def thresholds(self) -> dict[str, Any]:
+        """The threshold that is best on this split; PxAP has none."""
+        return {"piou": round(self.piou.best_threshold().item(), 6)}
+
+    def best(self) -> dict[str, Any]:
+        """Percentages over all thresholds, and at the split's own best one."""
+        return {"pxap": self.pxap.compute().item(), "piou": self.piou.compute().item()}
+
+    def at(self, other: PixelScores) -> dict[str, Any]:
+        """Percentage at the threshold that was best on another split."""
+        return {"piou": self.piou.at_threshold(other.piou.best_threshold()).item()}
+
+
+class MapScores:
+    """Box and pixel metrics of one kind of map, as far as the split has the truth for them."""
+
+    def __init__(self, has_boxes: bool, has_masks: bool, device: torch.device) -> None:
+        self.boxes = BoxScores(device) if has_boxes else None
+        self.pixels = PixelScores(device) if has_masks else None
+
+    def update(self, maps: Tensor, logits: Tensor, labels: Tensor, batch: dict[str, Any]) -> None:
+        """Take in a batch of maps (B, H, W) with its logits, labels and truth."""
+        if self.boxes is not None:
+            self.boxes.update(maps, logits, labels, batch["boxes"])
+        if self.pixels is not None:
+            self.pixels.update(maps, batch["mask"])
+
+    def thresholds(self) -> dict[str, Any]:
+        """Best thresholds on this split, by metric."""
+        found: dict[str, Any] = {}
+        for part in filter(None, (self.boxes, self.pixels)):
+            found |= part.thresholds()
+        return found
+
+    def report(self, carried: MapScores | None = None) -> dict[str, Any]:
+        """Percentages at the split's own best thresholds, and at those of `carried` under "transferred"."""
+        row: dict[str, Any] = dict.fromkeys(NUMBERS)
+        moved: dict[str, Any] = {}
+        for part, other in (
+            (self.boxes, carried and carried.boxes),
+            (self.pixels, carried and carried.pixels),
+        ):
+            if part is not None:
+                row |= part.best()
+            if part is not None and other is not None:
+                moved |= part.at(other)  # type: ignore[arg-type]
+        row["threshold"] = self.thresholds()
+        row["transferred"] = (
+            {**moved, "threshold": carried.thresholds()} if carried is not None and moved else None
+        )
+        return row
+
+
+def _by_iou(values: Tensor) -> dict[str, float]:
+    return {f"{iou:g}": round(value, 6) for iou, value in zip(IOU, values.tolist(), strict=True)}
+
+
+class Scorecard:
+    """All counts of one pass over a split.
+
+    Args:
+        dataset: says whether there are boxes and masks.
+        kinds: "cam", "fcam" or both.
+        device: where states live, so that processes can add them up.
+    """
+
+    def __init__(self, dataset: LocalizationDataset, kinds: Sequence[str], device: torch.device) -> None:
+        self.images = len(dataset)
+        self.maps = {kind: MapScores(dataset.has_boxes, dataset.has_masks, device) for kind in kinds}
+        self.top1, self.top5 = MeanMetric().to(device), MeanMetric().to(device)
+
+    def update(self, maps: dict[str, Tensor], logits: Tensor, batch: dict[str, Any]) -> None:
+        """Take in a batch: maps by kind (B, H, W), logits (B, K), and the collated items."""
+        labels = batch["label"].to(logits.device)
+        rank = label_rank(logits, labels)
+        self.top1.update((rank < 1).float())
+        self.top5.update((rank < 5).float())
+        for kind, scores in self.maps.items():
+            scores.update(maps[kind], logits, labels, batch)
+
+    def thresholds(self) -> dict[str, Any]:
+        """Best thresholds by kind of map."""
+        return {kind: scores.thresholds() for kind, scores in self.maps.items()}
+
+    def value(self, kind: str, metric: str) -> float | None:
+        """One number by its name in the configuration; None where the split lacks the truth for it."""
+        scores = self.maps[kind]
+        if metric == "top1":
+            return 100 * self.top1.compute().item()
+        if metric == "pxap":
+            return scores.pixels.pxap.compute().item() if scores.pixels is not None else None
+        if scores.boxes is None:
+            return None
+        if metric == "max_box_acc_v2":
+            return scores.boxes.box_v2.compute().item()
+        return scores.boxes.box.compute()[HALF].item()
+
+    def report(self, split: str, carried_from: Scorecard | None = None) -> dict[str, Any]:
+        """The content of `metrics.json`; percentages."""
+        rows = {}
+        for kind, scores in self.maps.items():
+            carried = carried_from.maps.get(kind) if carried_from is not None else None
+            rows[kind] = scores.report(carried)
+        classification = {"top1": 100 * self.top1.compute().item(), "top5": 100 * self.top5.compute().item()}
+        return {
+            "split": split,
+            "images": self.images,
+            "convention": "reference (wsolevaluation), threshold relative to each map's maximum",
+            "classification": classification,
+            "maps": rows,
+        }
+
+
+def table(report: dict[str, Any]) -> list[list[str]]:
+    """The report as rows of text, the header first: kinds of map down, metrics across, both threshold rules."""
+    header = [
+        "map",
+        "threshold from",
+        *(f"MaxBoxAcc@{iou:g}" for iou in IOU),
+        "V2",
+        "top-1 loc",
+        "top-5 loc",
+        "PxAP",
+        "PIoU",
+    ]
+    rows = [header]
+    for kind, row in report["maps"].items():
+        rows.append([TITLES[kind], f"{report['split']} (best)", *_cells(row)])
+        if row["transferred"]:
+            rows.append([TITLES[kind], "val (carried over)", *_cells(row["transferred"])])
+    return rows
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    boxes = row.get("max_box_acc") or {}
+    numbers = [boxes.get(f"{iou:g}") for iou in IOU] + [row.get(name) for name in NUMBERS[1:]]
+    return ["-" if number is None else f"{number:.1f}" for number in numbers]

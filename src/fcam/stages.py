@@ -1,0 +1,138 @@
+"""The two training stages as modules: a batch goes in, named loss terms come out (paper, sec. 3 "Overall training loss")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fcam import cams
+from fcam.classifier import Classifier
+from fcam.config import OptimizerConfig, TrainConfig
+from fcam.losses import PixelAlignmentLoss
+from fcam.model import FCAM
+from fcam.seeds import sample_seeds
+
+SMOOTH_STD = 0.3
+"""Noise of Smooth-Grad-CAM++ on the normalised image (code)."""
+
+
+def seed_cams(
+    classifier: Classifier,
+    images: Tensor,
+    top: Tensor,
+    labels: Tensor,
+    method: str,
+    variant: str = "published",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """C of the true class from the features that the batch already has, at the images' resolution.
+
+    The map is min-max normalised at its own resolution and then interpolated (`reference.md`, 5.1).
+
+    Args:
+        images: (B, 3, H, W) in [0, 1]; used only where the method looks at a noisy copy.
+        top: (B, C, h, w) features under the pooling head.
+        labels: (B,) int64.
+
+    Returns:
+        (B, H, W) float32 in [0, 1].
+    """
+    with torch.no_grad():
+        weight = getattr(getattr(classifier.head, "fc", None), "weight", None)
+        if weight is None:
+            raw = classifier.head.class_maps(top).float()[
+                torch.arange(len(labels), device=top.device), labels
+            ]
+        else:
+            noisy = None
+            if method == "smoothgradcampp" and variant == "reference":
+                noisy = _last_noisy_top(classifier, images, generator)
+            raw = cams.from_features(top, weight, labels, method, variant=variant, noisy_top=noisy)
+        maps = cams.normalize(raw)
+        return F.interpolate(maps[:, None], size=images.shape[-2:], mode="bilinear", align_corners=False)[
+            :, 0
+        ].clamp(0, 1)
+
+
+def _last_noisy_top(classifier: Classifier, images: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Top features of a noisy copy; only the last of the reference's four draws reaches its map."""
+    noise = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
+    return classifier.backbone(images + SMOOTH_STD * classifier.backbone.std * noise)[-1]
+
+
+class ClassifierStage(nn.Module):
+    """Stage 1: the classifier with cross-entropy on image labels.
+
+    Args:
+        model: the whole network, so that both stages validate alike.
+        config: `head_only` keeps the backbone frozen.
+    """
+
+    name = "classifier"
+
+    def __init__(self, model: FCAM, config: TrainConfig) -> None:
+        super().__init__()
+        self.classifier = model.classifier
+        self.settings = config.stage1
+        self.head_only = config.head_only
+
+    @property
+    def trained(self) -> nn.Module:
+        """What this stage changes, and therefore saves."""
+        return self.classifier.head if self.head_only else self.classifier
+
+    def parameter_groups(self, optimizer: OptimizerConfig) -> list[dict[str, Any]]:
+        """Groups for the optimizer; the head and the late layers learn `late_ratio` times faster."""
+        if self.head_only:
+            self.classifier.freeze("backbone")
+        else:
+            self.classifier.unfreeze()
+        return self.classifier.parameter_groups(optimizer.lr, optimizer.late_ratio)
+
+    def forward(
+        self, images: Tensor, labels: Tensor, epoch: int, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Weighted loss terms of one batch; images (B, 3, H, W) in [0, 1], labels (B,)."""
+        return {"cross_entropy": F.cross_entropy(self.classifier(images).logits.float(), labels)}
+
+
+class DecoderStage(nn.Module):
+    """Stage 2: the decoder with the pixel alignment loss, on the frozen classifier's features.
+
+    The backbone runs once: the same features feed the decoder and the CAM that seeds are drawn from.
+    """
+
+    name = "decoder"
+
+    def __init__(self, model: FCAM, config: TrainConfig) -> None:
+        super().__init__()
+        self.model = model
+        self.settings = config.stage2
+        self.config = config
+        self.loss = PixelAlignmentLoss(config.loss)
+
+    @property
+    def trained(self) -> nn.Module:
+        """What this stage changes, and therefore saves."""
+        return self.model.decoder
+
+    def parameter_groups(self, optimizer: OptimizerConfig) -> list[dict[str, Any]]:
+        """One group, the decoder."""
+        self.model.classifier.freeze()
+        return [{"params": list(self.model.decoder.parameters()), "lr": optimizer.lr}]
+
+    def forward(
+        self, images: Tensor, labels: Tensor, epoch: int, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Weighted loss terms of one batch; images (B, 3, H, W) in [0, 1], labels (B,)."""
+        config = self.config
+        out = self.model(images)
+        seeds = None
+        if self.loss.needs_seeds(epoch):
+            top, classifier = out.features[-1], self.model.classifier
+            maps = seed_cams(classifier, images, top, labels, config.method, config.variant, generator)
+            seeds = sample_seeds(maps, config.seeds, generator)
+        return self.loss(out.maps, seeds, images, epoch)

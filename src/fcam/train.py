@@ -1,0 +1,299 @@
+"""Training: one loop for both stages, read from top to bottom.
+
+Everything random is a function of (seed, epoch, step, process), so a run that was killed and resumed ends with the
+same weights as one that was not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from fcam import files
+from fcam.config import OptimizerConfig, TrainConfig
+from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open_dataset, splits
+from fcam.errors import FcamError
+from fcam.evaluate import evaluate, evaluate_split, has_truth_for
+from fcam.model import FCAM
+from fcam.progress import epoch_bar, say
+from fcam.registry import create_model
+from fcam.run import Run, config_to_dict
+from fcam.stages import ClassifierStage, DecoderStage
+
+Stage = ClassifierStage | DecoderStage
+CHECK_EVERY = 20
+"""Steps between looks at the loss; each look makes an accelerator wait."""
+
+
+def train(config: TrainConfig) -> Path:
+    """Run both stages (or one), evaluate the selected model on `test`, and leave everything in `config.out`.
+
+    Returns:
+        the run's folder.
+
+    Raises:
+        FcamError: settings, data or a loss that went wrong, in one sentence.
+    """
+    accelerator = Accelerator(
+        mixed_precision=config.precision,
+        log_with="tensorboard" if config.tensorboard else None,
+        project_dir=config.out,
+    )
+    run = Run(config.out)
+    if accelerator.is_main_process:
+        run.open(config)
+    accelerator.wait_for_everyone()
+    if config.tensorboard:
+        accelerator.init_trackers("tensorboard")
+    set_seed(config.seed)
+    model = _build_model(config).to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    stages = (
+        [ClassifierStage(model, config)] if config.stages != "decoder" and not config.classifier_from else []
+    )
+    stages += [DecoderStage(model, config)] if config.stages != "classifier" else []
+    for stage in stages:
+        train_stage(stage, model, config, run, accelerator)
+    model.metadata["decoder_trained"] = config.stages != "classifier"
+    model.metadata["method"], model.metadata["variant"] = config.method, config.variant
+    _evaluate_and_save(model, config, run, accelerator)
+    accelerator.end_training()
+    return run.root
+
+
+def _build_model(config: TrainConfig) -> FCAM:
+    """The network at the start: ImageNet weights, or the classifier of an earlier run."""
+    classes = open_dataset(config.data, "train").classes
+    model = create_model(
+        config.model.backbone,
+        num_classes=len(classes),
+        pretrained=config.model.pretrained and not config.classifier_from,
+        output_stride=config.model.output_stride,
+        decoder_channels=config.model.decoder_channels,
+        head=config.model.head,
+        classes=classes,
+    )
+    if config.classifier_from:
+        source = FCAM.from_pretrained(config.classifier_from)
+        if source.classifier.head.num_classes != len(classes):
+            raise FcamError(
+                f"the classifier of {config.classifier_from} knows {source.classifier.head.num_classes} classes, "
+                f"{config.data} has {len(classes)}; train one with --stages both"
+            )
+        model.classifier.load_state_dict(source.classifier.state_dict())
+    return model
+
+
+def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accelerator: Accelerator) -> None:
+    """Train one stage, or go on with it, and leave its selected weights in the model."""
+    settings = stage.settings
+    optimizer = _sgd(stage.parameter_groups(settings.optimizer), settings.optimizer)
+    base_rates = [group["lr"] for group in optimizer.param_groups]
+    loader = _train_loader(config, settings.batch_size)
+    accelerator.gradient_accumulation_steps = settings.accumulate
+    trained, module = stage.trained, (torch.compile(stage) if config.compile else stage)
+    module, optimizer, loader = accelerator.prepare(module, optimizer, loader)
+    # Without boxes or masks in `val` nothing can be selected, and the last epoch stands.
+    selecting = has_truth_for(settings.select, config.data)
+
+    state = run.load_state(stage.name) or {"epoch": 0, "best": None, "best_weights": None}
+    if state["epoch"]:
+        trained.load_state_dict(state["weights"])
+        optimizer.load_state_dict(state["optimizer"])
+        if accelerator.scaler is not None and state.get("scaler"):
+            accelerator.scaler.load_state_dict(state["scaler"])
+    if accelerator.is_main_process:
+        run.trim_log(stage.name, state["epoch"])
+
+    for epoch in range(state["epoch"] + 1, settings.epochs + 1):
+        started = time.perf_counter()
+        rates = [_learning_rate(rate, epoch, settings.epochs, settings.optimizer) for rate in base_rates]
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        terms = _train_epoch(stage, module, optimizer, loader, epoch, config, accelerator, run)
+        seconds = time.perf_counter() - started
+        scores = _validate(model, stage, config, accelerator) if selecting else {}
+        value = scores.get(settings.select)
+        if state["best"] is None or value is None or value > state["best"]["value"]:
+            state["best"] = {"epoch": epoch, "value": value}
+            state["best_weights"] = _copy(trained)
+        state |= {"epoch": epoch, "weights": _copy(trained), "optimizer": optimizer.state_dict()}
+        state["scaler"] = accelerator.scaler.state_dict() if accelerator.scaler is not None else None
+        record = {
+            "stage": stage.name,
+            "epoch": epoch,
+            "lr": rates,
+            "loss": sum(terms.values()),
+            "terms": terms,
+        }
+        record |= {"val": scores, "best": state["best"], "seconds": round(seconds, 3)}
+        if accelerator.is_main_process:
+            run.save_state(stage.name, state)
+            run.log(record)
+        accelerator.log({f"{stage.name}/{k}": v for k, v in {**terms, **scores}.items()}, step=epoch)
+        _say_epoch(record, settings.epochs, settings.select, accelerator)
+    trained.load_state_dict(state["best_weights"])
+    accelerator.free_memory()
+
+
+def _train_epoch(
+    stage: Stage,
+    module: nn.Module,
+    optimizer: Any,
+    loader: Any,
+    epoch: int,
+    config: TrainConfig,
+    accelerator: Accelerator,
+    run: Run,
+) -> dict[str, float]:
+    """One pass over the training split; mean of each weighted loss term."""
+    # Dropout draws from the global generators; everything else from the step's own.
+    set_seed(config.seed * 1_000_003 + epoch)
+    loader.set_epoch(epoch)
+    module.train()
+    generator = torch.Generator(device=accelerator.device)
+    sums: dict[str, Tensor] = {}
+    images_seen, pending = 0, []
+    with epoch_bar(
+        f"{stage.name} {epoch}/{stage.settings.epochs}", len(loader), accelerator.is_main_process
+    ) as bar:
+        for step, batch in enumerate(loader, start=1):
+            generator.manual_seed(
+                hash((config.seed, epoch, step, accelerator.process_index)) & 0x7FFF_FFFF_FFFF
+            )
+            with accelerator.accumulate(module):
+                images = batch["image"].to(memory_format=torch.channels_last).float().div_(255)
+                terms = module(images, batch["label"], epoch, generator)
+                accelerator.backward(sum(terms.values()))
+                if stage.settings.optimizer.clip_norm > 0 and accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(module.parameters(), stage.settings.optimizer.clip_norm)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            count = len(images)
+            images_seen += count
+            for name, value in terms.items():
+                sums[name] = sums.get(name, torch.zeros((), device=value.device)) + value.detach() * count
+            pending.append((step, {name: value.detach() for name, value in terms.items()}))
+            if step % CHECK_EVERY == 0 or step == len(loader):
+                _stop_if_not_finite(pending, stage, epoch, run)
+                pending.clear()
+            bar.advance(count)
+    return {name: (value / images_seen).item() for name, value in sums.items()}
+
+
+def _stop_if_not_finite(
+    pending: list[tuple[int, dict[str, Tensor]]], stage: Stage, epoch: int, run: Run
+) -> None:
+    """Raise `FcamError` that names the first bad step and term, and the checkpoint before it."""
+    for step, terms in pending:
+        for name, value in terms.items():
+            number = float(value)
+            if not math.isfinite(number):
+                good = (
+                    f"{run.state_path(stage.name)} holds epoch {epoch - 1}"
+                    if epoch > 1
+                    else "no epoch was finished"
+                )
+                raise FcamError(
+                    f"the {name} term became {number} in step {step} of epoch {epoch} of the {stage.name} stage; {good}; "
+                    "lower the learning rate or use --precision no"
+                )
+
+
+def _sgd(groups: list[dict[str, Any]], settings: OptimizerConfig) -> torch.optim.SGD:
+    """SGD as the paper uses it; the fused kernel computes the same update in one pass over the weights."""
+    return torch.optim.SGD(
+        groups,
+        lr=settings.lr,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov and settings.momentum > 0,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+
+def _learning_rate(base: float, epoch: int, epochs: int, settings: OptimizerConfig) -> float:
+    """Rate of `epoch` (from 1); `step` drops after every `step_epochs` epochs (`reference.md`, 7.3)."""
+    if settings.schedule == "step":
+        base *= settings.gamma ** ((epoch - 1) // settings.step_epochs)
+    elif settings.schedule == "cosine":
+        base *= 0.5 * (1 + math.cos(math.pi * (epoch - 1) / epochs))
+    return max(base, settings.min_lr)
+
+
+def _train_loader(config: TrainConfig, batch_size: int) -> DataLoader[Any]:
+    dataset = open_dataset(
+        config.data, "train", transform=TrainTransform(config.resize, config.crop), seed=config.seed
+    )
+    return DataLoader(
+        dataset,  # type: ignore[arg-type]
+        batch_size=batch_size,
+        sampler=EpochSampler(len(dataset), seed=config.seed),
+        collate_fn=collate,
+        num_workers=config.workers,
+        persistent_workers=config.workers > 0,
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+def _validate(model: FCAM, stage: Stage, config: TrainConfig, accelerator: Accelerator) -> dict[str, float]:
+    """Scores on `val` of the map that the stage shapes: the CAM in stage 1, F-CAM in stage 2."""
+    kind = "cam" if stage.name == "classifier" else "fcam"
+    card = evaluate_split(
+        model,
+        open_dataset(config.data, "val", transform=EvalTransform(config.crop), localization=True),
+        kinds=(kind,),
+        batch_size=stage.settings.batch_size,
+        precision=config.precision,
+        title="validate",
+        **_map_options(config),
+    )
+    values = {name: card.value(kind, name) for name in ("max_box_acc", "max_box_acc_v2", "pxap", "top1")}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _map_options(config: TrainConfig) -> dict[str, Any]:
+    return {
+        "method": config.method,
+        "variant": config.variant,
+        "workers": config.workers,
+        "seed": config.seed,
+    }
+
+
+def _evaluate_and_save(model: FCAM, config: TrainConfig, run: Run, accelerator: Accelerator) -> None:
+    """Write `metrics.json` for `test` (where there is one), and `model/` with the thresholds chosen on `val`."""
+    split = next((name for name in ("test", "val") if name in splits(config.data)), None)
+    report = evaluate(model, config.data, split, config.crop, **_map_options(config)) if split else None
+    if accelerator.is_main_process:
+        model.metadata["training"] = config_to_dict(
+            dataclasses.replace(config, out="", data="", resume=False)
+        )
+        model.save_pretrained(run.model)
+        if report is not None:
+            files.write_json(run.metrics, report)
+    accelerator.wait_for_everyone()
+
+
+def _copy(module: nn.Module) -> dict[str, Tensor]:
+    """Weights on the CPU, cut loose from the module."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}
+
+
+def _say_epoch(record: dict[str, Any], epochs: int, select: str, accelerator: Accelerator) -> None:
+    if not accelerator.is_main_process:
+        return
+    terms = "  ".join(f"{name} {value:.4f}" for name, value in record["terms"].items())
+    val = "  ".join(f"{name} {value:.2f}" for name, value in record["val"].items())
+    chosen = " *" if record["best"]["epoch"] == record["epoch"] else ""
+    say(
+        f"{record['stage']} {record['epoch']}/{epochs}  {terms}  val {val or '-'}{chosen}  {record['seconds']:.1f} s"
+    )
