@@ -157,7 +157,7 @@ def test_photographs(shared: Path, name: str) -> None:
             outer = np.r_[boxes[:, :2].amin(0), boxes[:, 2:].amax(0)]
             for pixels, grow in ((item["mask"] == 1, 3), (item["mask"] > 0, -3)):
                 rows, columns = np.nonzero(pixels.numpy())
-                x0, y0, x1, y1 = outer + [-grow, -grow, grow, grow]
+                x0, y0, x1, y1 = outer + np.array([-grow, -grow, grow, grow])
                 inside = x0 <= columns.min() and y0 <= rows.min() and columns.max() <= x1 and rows.max() <= y1
                 around = x0 >= columns.min() and y0 >= rows.min() and columns.max() >= x1 and rows.max() >= y1
                 assert inside if grow > 0 else around

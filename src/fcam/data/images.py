@@ -65,7 +65,7 @@ def open_image(
     """
     with _reasons(path), _opened(path, max_pixels) as stored:
         stored.load()
-        return _to_rgb(_upright(stored) if exif else stored)
+        return to_rgb(_upright(stored) if exif else stored)
 
 
 def open_mask(path: str | os.PathLike[str], max_pixels: int | None = MAX_PIXELS) -> np.ndarray:
@@ -86,6 +86,18 @@ def image_size(
         width, height = stored.size
         turned = exif and stored.getexif().get(0x0112, 1) in (5, 6, 7, 8)
         return (height, width) if turned else (width, height)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert an image of any mode to 8-bit RGB, by the rules of `open_image`; returns a copy."""
+    if image.mode.startswith(("I", "F")):
+        return Image.fromarray(_to_eight_bits(np.asarray(image))).convert("RGB")
+    if "transparency" in image.info or image.mode in ("RGBA", "RGBa", "LA", "La", "PA"):
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(white, layer).convert("RGB")
+    # copy(): the result must outlive the file it was read from
+    return image.copy() if image.mode == "RGB" else image.convert("RGB")
 
 
 def find_images(
@@ -214,17 +226,6 @@ def _upright(image: Image.Image) -> Image.Image:
         return image
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith(("I", "F")):
-        return Image.fromarray(_to_eight_bits(np.asarray(image))).convert("RGB")
-    if "transparency" in image.info or image.mode in ("RGBA", "RGBa", "LA", "La", "PA"):
-        layer = image.convert("RGBA")
-        white = Image.new("RGBA", layer.size, "white")
-        return Image.alpha_composite(white, layer).convert("RGB")
-    # copy(): the result must outlive the file it was read from
-    return image.copy() if image.mode == "RGB" else image.convert("RGB")
-
-
 def _to_eight_bits(grey: np.ndarray) -> np.ndarray:
     """Scale a deep grey image (h, w) to uint8: integers from their bit depth, floats from [0, 1], [0, 255] or
     their range.
@@ -238,3 +239,6 @@ def _to_eight_bits(grey: np.ndarray) -> np.ndarray:
     else:
         top = float(next(2**bits - 1 for bits in _DEPTHS if high < 2**bits))
     return np.rint(values * (255.0 / top)).astype(np.uint8)
+
+
+_to_rgb = to_rgb
