@@ -56,7 +56,7 @@ def draw_part_neighbourhood(part: np.ndarray) -> np.ndarray:
 
 
 def test_objects_are_of_the_promised_sizes_and_inside_the_picture() -> None:
-    drawings = [draw_image(k % 6, 128, np.random.default_rng(k)) for k in range(120)]
+    drawings = [draw_image(k % 6, 128, np.random.default_rng(k)) for k in range(60)]
     shares = np.array([d.mask.mean() for d in drawings])
     assert shares.min() > 0.10
     assert shares.max() < 0.50
@@ -77,7 +77,7 @@ def test_objects_are_of_the_promised_sizes_and_inside_the_picture() -> None:
 
 def test_bodies_stand_off_from_the_ground_around_them() -> None:
     distances = []
-    for k in range(60):
+    for k in range(30):
         drawing = draw_image(0, 128, np.random.default_rng(k))
         body = drawing.image[drawing.mask & ~drawing.part].astype(float).mean(0)
         distances.append(np.linalg.norm(body - drawing.image[~drawing.mask].astype(float).mean(0)))
