@@ -128,6 +128,8 @@ def rectangles(
 ) -> Image.Image:
     """Draw boxes (n, 4), x0, y0, x1, y1 in pixels, x1, y1 one past the last, with a dark rim; returns RGB."""
     photo = photo.convert("RGB").copy()
+    if min(photo.size) < 8:  # a line would be all there is to see
+        return photo
     draw = ImageDraw.Draw(photo)
     line = max(1, round(line_width(photo.size) if width is None else width))
     rim = max(1, round(line * 0.4))

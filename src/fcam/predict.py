@@ -244,7 +244,8 @@ def as_image(photo: Image.Image | NDArray[Any] | Tensor) -> Image.Image:
     channels = array.shape[2] if array.ndim == 3 else 1
     if array.ndim not in (2, 3) or channels not in (1, 3, 4) or 0 in array.shape:
         raise FcamError(f"a photo as {kind} needs 1, 3 or 4 channels, got shape {tuple(photo.shape)}")
-    return _to_rgb(Image.fromarray(np.ascontiguousarray(array[..., 0] if channels == 1 else array)))
+    array = array.reshape(array.shape[:2]) if channels == 1 else array
+    return _to_rgb(Image.fromarray(np.ascontiguousarray(array)))
 
 
 def _is_one(photos: object) -> bool:
@@ -254,6 +255,10 @@ def _is_one(photos: object) -> bool:
 
 
 def _card_threshold(card: dict[str, Any]) -> float:
-    """Return the threshold that was selected on `val`, from the model's metadata, or the default."""
-    value = card.get("threshold", DEFAULT_THRESHOLD)
-    return float(value) if isinstance(value, int | float) else DEFAULT_THRESHOLD
+    """Return the threshold that the metadata names, or the best on `val` for boxes or pixels, or 0.5."""
+    best = (card.get("thresholds") or {}).get("fcam") or {}
+    boxes = (best.get("max_box_acc") or {}).get("0.5")
+    for value in (card.get("threshold"), boxes, best.get("piou")):
+        if isinstance(value, int | float) and 0 <= value < 1:
+            return float(value)
+    return DEFAULT_THRESHOLD
