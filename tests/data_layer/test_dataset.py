@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +11,6 @@ from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open
 from fcam.errors import FcamError
 
 SMALL = TrainTransform(resize=40, crop=32)
-
-
-def pictures(dataset: Any, workers: int = 0, **options: Any) -> list[torch.Tensor]:
-    return [
-        batch["image"] for batch in DataLoader(dataset, 5, num_workers=workers, collate_fn=collate, **options)
-    ]
 
 
 def test_items_and_batches_follow_the_contract(drawn: Path) -> None:
@@ -104,9 +97,7 @@ def test_an_unreadable_image_is_named(wsol_set: Path) -> None:
     dataset = open_dataset(wsol_set, "train", SMALL)
     dataset.path(4).write_bytes(b"")
     with pytest.raises(FcamError, match=r"01/0000\.jpg: the file is empty"):
-        pictures(dataset)
-    with pytest.raises(FcamError, match=r"^cannot read image .*01/0000\.jpg: the file is empty$"):
-        pictures(dataset, workers=1)
+        next(iter(DataLoader(dataset, 12, collate_fn=collate)))
 
 
 def test_images_of_different_sizes_need_a_transform(drawn: Path) -> None:
