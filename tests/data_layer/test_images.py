@@ -173,7 +173,7 @@ def test_opened_image_outlives_its_file(tmp_path: Path) -> None:
 
 
 def test_error_survives_a_loader_worker(tmp_path: Path) -> None:
-    """What `DataLoader` does with a worker's exception, without waiting five seconds for the worker to end."""
+    """What `DataLoader` does with a worker's exception, without the five seconds a worker takes to end."""
     try:
         open_image(tmp_path / "missing.jpg")
     except ImageError:
