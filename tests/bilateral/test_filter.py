@@ -92,8 +92,8 @@ def test_any_size(height: int, width: int) -> None:
     assert relative(result, exact(images, maps, 15, 100)) < TOLERANCE
 
 
-@pytest.mark.parametrize("sigma_rgb", [8.0, 15.0, 40.0, 200.0])
-@pytest.mark.parametrize("sigma_xy", [7.0, 30.0, 1000.0])
+@pytest.mark.parametrize("sigma_rgb", [0.5, 3.0, 6.0, 15.0, 40.0, 500.0])
+@pytest.mark.parametrize("sigma_xy", [0.5, 4.0, 7.0, 30.0, 1000.0])
 def test_any_sigma(sigma_rgb: float, sigma_xy: float) -> None:
     images, maps = smooth_images(1, 36, 48), soft_maps(1, 36, 48)
     result = bilateral.filter(images, maps, sigma_rgb, sigma_xy)

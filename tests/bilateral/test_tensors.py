@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fcam.bilateral.cpu import CpuGrid
-from fcam.bilateral.tensors import TensorGrid
+from fcam.bilateral.exact import ExactSum
+from fcam.bilateral.tensors import TensorGrid, TensorSum
 
 
 def pictures(batch: int, height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,3 +31,11 @@ def test_batch_equals_single() -> None:
     for i in range(3):
         alone = TensorGrid(images[i : i + 1], 15.0, 100.0).apply(maps[i : i + 1])
         torch.testing.assert_close(together[i : i + 1], alone, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("sigmas", [(2.0, 50.0), (10.0, 2.0), (300.0, 300.0), (1.0, 1.0)])
+def test_pairwise_sums_agree(sigmas: tuple[float, float]) -> None:
+    images, maps = pictures(2, 35, 41)
+    images[:, :, 20:] *= 0.3  # a colour range that does not reach 1 everywhere
+    tensors, kernels = TensorSum(images, *sigmas).apply(maps), ExactSum(images, *sigmas).apply(maps)
+    assert ((tensors - kernels).norm() / tensors.norm()).item() < 1e-3

@@ -6,14 +6,16 @@ image, i = j included. `filter` returns W S without ever forming W.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from fcam.bilateral import factors
 from fcam.bilateral.cpu import CpuGrid
+from fcam.bilateral.exact import ExactSum
 from fcam.bilateral.lattice import LatticeFilter
-from fcam.bilateral.tensors import TensorGrid
+from fcam.bilateral.tensors import TensorGrid, TensorSum
 from fcam.errors import FcamError
 
 Method = Literal["gaussian", "lattice"]
@@ -36,10 +38,22 @@ def _check(images: Tensor, sigma_rgb: float, sigma_xy: float, method: str) -> No
             )
 
 
-def _operator(images: Tensor, method: Method) -> type[LatticeFilter] | type[CpuGrid] | type[TensorGrid]:
+class Operator(Protocol):
+    """W of one batch of images."""
+
+    def apply(self, maps: Tensor) -> Tensor: ...
+
+
+def _operator(images: Tensor, sigma_rgb: float, sigma_xy: float, method: Method) -> Operator:
+    """Build W in the way that suits the device and the sigmas."""
+    on_cpu = images.device.type == "cpu"
     if method == "lattice":
-        return LatticeFilter
-    return CpuGrid if images.device.type == "cpu" else TensorGrid
+        kind = LatticeFilter
+    elif sigma_rgb >= factors.SMALLEST_RGB and sigma_xy >= factors.SMALLEST_XY:
+        kind = CpuGrid if on_cpu else TensorGrid
+    else:
+        kind = ExactSum if on_cpu else TensorSum
+    return kind(images, sigma_rgb, sigma_xy)
 
 
 class Filter:
@@ -55,7 +69,7 @@ class Filter:
     ) -> None:
         _check(images, sigma_rgb, sigma_xy, method)
         self.shape = images.shape
-        self._operator = _operator(images, method)(images.detach(), float(sigma_rgb), float(sigma_xy))
+        self._operator = _operator(images.detach(), float(sigma_rgb), float(sigma_xy), method)
 
     @torch.no_grad()
     def apply(self, maps: Tensor) -> Tensor:

@@ -223,7 +223,7 @@ def _blur(source, runs_in, target, runs, matrices, reach):
     """target = (B_red x B_green x B_blue) source, from the runs of one set of nodes to those of another.
 
     One red plane of the result at a time, four of its green lines at a time, four nodes of a line at a time.
-    A run is filled in whole fours: what lies beyond its end belongs to a run that is filled later, or to none.
+    A run is filled in whole fours: what lies beyond its end belongs to a run filled later, or to none.
     """
     low_in, high_in, start_in = runs_in
     low, high, start = runs

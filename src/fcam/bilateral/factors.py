@@ -20,6 +20,8 @@ POSITION_TOLERANCE = 5e-4  # share of the trace of P that may be dropped
 TILE_SIDE = 2.24  # largest tile in units of sigma_xy whose P is met to that tolerance by `LANES` components
 REACH = 4.0  # tiles further apart than this many sigma_xy do not see each other
 NODE_STEP = 0.425  # grid step in units of sigma_rgb: at most about 1 % error after the fit
+SMALLEST_RGB = 6.0  # below these sigmas the grid would need too many nodes, or the tiles too few pixels:
+SMALLEST_XY = 4.0  # few pairs of pixels see each other, and they are summed one by one
 NEGLIGIBLE = (
     1e-4  # node pairs that act on each other by less than this share of their self-action are skipped
 )

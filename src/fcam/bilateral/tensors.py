@@ -7,6 +7,38 @@ from torch import Tensor
 
 from fcam.bilateral import factors
 
+CHUNK = 2**24  # pairs of pixels at a time
+
+
+def pixel_features(images: Tensor, sigma_rgb: float, sigma_xy: float) -> Tensor:
+    """Return (B, 5, N) float32 on the images' device: y, x, red, green, blue, each in units of its sigma."""
+    batch, _, height, width = images.shape
+    ys = torch.arange(height, device=images.device).repeat_interleave(width) / sigma_xy
+    xs = torch.arange(width, device=images.device).repeat(height) / sigma_xy
+    places = torch.stack([ys, xs]).float().expand(batch, -1, -1)
+    return torch.cat([places, images.float().flatten(2) * (255 / sigma_rgb)], 1)
+
+
+class TensorSum:
+    """The sum over all pairs, in chunks of rows: for sigmas that are too small for the grid."""
+
+    def __init__(self, images: Tensor, sigma_rgb: float, sigma_xy: float) -> None:
+        self._features = pixel_features(images, sigma_rgb, sigma_xy)
+
+    def apply(self, maps: Tensor) -> Tensor:
+        """Return W S for maps (B, T, H, W) on the images' device, float32."""
+        flat = maps.float().flatten(2)
+        batch, count = flat.shape[0], flat.shape[2]
+        rows = max(1, CHUNK // (batch * count))
+        parts = []
+        for first in range(0, count, rows):
+            # Differences axis by axis: |a|^2 - 2 ab + |b|^2 loses its digits where colours are close.
+            distance = torch.zeros(batch, count, min(rows, count - first), device=maps.device)
+            for axis in self._features.unbind(1):
+                distance += (axis[:, :, None] - axis[:, None, first : first + rows]) ** 2
+            parts.append(flat @ (-0.5 * distance).exp_())
+        return torch.cat(parts, 2).view(maps.shape)
+
 
 def fit_nodes(images: Tensor, sigma_rgb: float) -> Tensor:
     """Return the node matrices B (b, 3, n, n), float32, for images (b, 3, H, W) in [0, 1].
