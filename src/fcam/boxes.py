@@ -1,9 +1,9 @@
-"""Boxes from maps, the overlap of boxes, and their scaling: the conventions of the WSOL benchmark in one place.
+"""Boxes from maps, the overlap of boxes and their scaling, in the conventions of the WSOL benchmark.
 
-Boxes are x0, y0, x1, y1 in pixels and inclusive: a box of one pixel has x0 = x1. Two conventions exist for the box
-of a component that ends at pixel x1: "reference" (Choe et al., CVPR 2020, their code) puts the right and lower edge
-one past it, except at the border of the map, and ranks components by contour area; "exact" ends at the pixel itself
-and ranks by pixel count.
+Boxes are x0, y0, x1, y1 in pixels and inclusive: a box of one pixel has x0 = x1. Two conventions exist for
+the box of a component that ends at pixel x1: "reference" (Choe et al., CVPR 2020, their code) puts the right
+and lower edge one past it, except at the border of the map, and ranks components by contour area; "exact"
+ends at the pixel itself and ranks by pixel count.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ def from_map(
         map: (H, W) float in [0, 1], any size from 1x1; tensor on any device or array.
         threshold: tau in [0, 1), relative to the map's own maximum, as in MaxBoxAcc.
         rule: "largest", the contour with the largest area; "all", every contour, largest first.
-        convention: "reference" as the benchmark: area is that of the polygon through the border's pixel centres
-            (a line one pixel wide has none), holes give boxes too under "all", right and lower edges lie one past
-            the last pixel except at the border, and a map without foreground gives the box 0, 0, 0, 0.
-            "exact": 8-connected components, ranked by pixel count, edges at the first and last pixel; a map
-            without foreground gives no box.
+        convention: "reference" as the benchmark: area is that of the polygon through the border's pixel
+            centres (a line one pixel wide has none), holes give boxes too under "all", right and lower edges
+            lie one past the last pixel except at the border, and a map without foreground gives the box 0, 0,
+            0, 0. "exact": 8-connected components, ranked by pixel count, edges at the first and last pixel; a
+            map without foreground gives no box.
         min_area: contours with a smaller area (in the convention's own measure, square pixels) are left out.
 
     Returns:
-        (n, 4) int64 on the CPU, x0 y0 x1 y1. Ties in area: "reference", first in OpenCV's list; "exact", topmost.
+        (n, 4) int64 on the CPU, x0 y0 x1 y1. Ties in area: "reference", first in OpenCV's list; "exact",
+        topmost.
 
     Raises:
         FcamError: the map is not (H, W) float in [0, 1], or an argument is outside its range.
@@ -76,8 +77,8 @@ def from_map(
 def box_iou(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """Return the intersection over union of inclusive integer boxes, (n, 4) and (m, 4) -> (n, m) float64.
 
-    Widths are x1 - x0 + 1, so [1, 2, 5, 6] and [3, 1, 4, 5] overlap in 8 of 27 pixels. A pair whose union is not
-    positive (boxes turned inside out) has overlap 0, as in the benchmark.
+    Widths are x1 - x0 + 1, so [1, 2, 5, 6] and [3, 1, 4, 5] overlap in 8 of 27 pixels. A pair whose union is
+    not positive (boxes turned inside out) has overlap 0, as in the benchmark.
     """
     a, b = boxes_a[:, None, :].long(), boxes_b[None, :, :].long()
     lower, upper = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
@@ -89,8 +90,8 @@ def box_iou(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 def scale_boxes(boxes: Tensor, from_size_wh: tuple[int, int], to_size_wh: tuple[int, int]) -> Tensor:
     """Scale boxes (n, 4) from an image of one (width, height) to another, truncating to whole pixels.
 
-    x and y are scaled apart from each other: (176, 136, 459, 291) in 560x419 is (70, 72, 183, 155) in 224x224.
-    Raises `FcamError` when a size is not positive.
+    x and y are scaled apart from each other: (176, 136, 459, 291) in 560x419 is (70, 72, 183, 155) in
+    224x224. Raises `FcamError` when a size is not positive.
     """
     if min(*from_size_wh, *to_size_wh) <= 0:
         raise FcamError(f"sizes must be positive, got {from_size_wh} and {to_size_wh} (width, height)")
@@ -113,7 +114,7 @@ def quantize(maps: Tensor | np.ndarray) -> np.ndarray:
 
 
 def as_array(maps: Tensor | np.ndarray) -> np.ndarray:
-    """Return maps (B, H, W) of any floating-point type and device as a contiguous float32 or float64 array."""
+    """Return maps (B, H, W) of any floating type and device as a contiguous float32 or float64 array."""
     tensor = torch.as_tensor(maps).detach()
     if tensor.ndim != 3 or 0 in tensor.shape[1:]:
         raise FcamError(f"maps must be (B, H, W), got shape {tuple(tensor.shape)}; add or remove dimensions")

@@ -1,9 +1,10 @@
-"""Contours of one binary map: every outer border and every hole, with bounding box, area and place in OpenCV's list.
+"""Contours of one binary map: every outer border and every hole, with box and area, in OpenCV's order.
 
 The map is cut into horizontal runs of equal pixels; runs are joined into components (foreground 8-connected,
-background 4-connected), and one walk along neighbouring rows yields the polygon area of every border: a 2x2 window
-holding three pixels of a filled component adds half a pixel, one holding four adds a whole one. That sum equals
-the shoelace area of the polygon through the border's pixel centres, which is what `cv2.contourArea` returns.
+background 4-connected), and one walk along neighbouring rows yields the polygon area of every border: a 2x2
+window holding three pixels of a filled component adds half a pixel, one holding four adds a whole one. That
+sum equals the shoelace area of the polygon through the border's pixel centres, which is what
+`cv2.contourArea` returns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numba import njit
 
 
 class Contours(NamedTuple):
-    """Contours in the order of `cv2.findContours(RETR_TREE)`: parent, then its children, latest start first."""
+    """Contours in the order of `cv2.findContours(RETR_TREE)`: a parent, then its children; latest start first."""
 
     boxes: np.ndarray
     """(n, 4) int32, first and last pixel of the border, x0 y0 x1 y1."""
@@ -153,7 +154,7 @@ def _join_rows(mask, starts, row_first, parent, area2, y):
 @njit(cache=True, nogil=True)
 def _tree(mask, starts, rows, row_first, parent, area2):
     """Gather runs into components, hang them below what surrounds them, list them in OpenCV's order."""
-    height, width = mask.shape
+    width = mask.shape[1]
     count = starts.size
     pixels = np.zeros(count, np.int64)
     box = np.empty((count, 4), np.int32)

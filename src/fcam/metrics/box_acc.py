@@ -1,4 +1,4 @@
-"""MaxBoxAcc and MaxBoxAccV2 (Choe et al., CVPR 2020 and TPAMI 2022): boxes of thresholded maps against true boxes."""
+"""MaxBoxAcc and MaxBoxAccV2 (Choe et al., CVPR 2020, TPAMI 2022): boxes of maps against true boxes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def _iou_of_one(predicted: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -
 class BoxTally(Tally):
     """Number of images correct at every threshold: the common ground of box accuracies.
 
-    The table of an image has the shape (*lead, I, T): I overlaps, T thresholds, and what a subclass puts first.
+    The table of an image has the shape (*lead, I, T): I overlaps, T thresholds, and what a subclass puts
+    first.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class BoxTally(Tally):
         return total * 100.0 / float(count)
 
     def curve(self) -> Tensor:
-        """Return the percentage of images correct, (..., iou, threshold) float64, at all of `thresholds()`."""
+        """Return the percentage of images correct at all of `thresholds()`, (..., iou, threshold) float64."""
         with self._synced():
             return torch.from_numpy(self._curve())
 
@@ -143,8 +144,8 @@ class BoxTally(Tally):
         """Return the percentage correct at a threshold carried over from another split, (..., iou).
 
         Args:
-            tau: one threshold of the grid for all overlaps, or one each, as `best_threshold()` of the metric of
-                the validation split returns them.
+            tau: one threshold of the grid for all overlaps, or one each, as `best_threshold()` of the metric
+                of the validation split returns them.
 
         Raises:
             FcamError: a threshold that is not on this metric's grid.
@@ -165,8 +166,8 @@ def grid_index(grid: np.ndarray, tau: np.ndarray) -> np.ndarray:
     off = ~(np.abs(grid[index] - tau) < 1e-9)
     if off.any():
         raise FcamError(
-            f"threshold {tau[off].flat[0]:.6g} is not among the {len(grid)} thresholds of this metric; the nearest is "
-            f"{grid[index][off].flat[0]:.6g} (use the same number of thresholds on both splits)"
+            f"threshold {tau[off].flat[0]:.6g} is not among the {len(grid)} thresholds of this metric, "
+            f"the nearest is {grid[index][off].flat[0]:.6g} (use the same number of thresholds on both splits)"
         )
     return index
 
@@ -174,16 +175,16 @@ def grid_index(grid: np.ndarray, tau: np.ndarray) -> np.ndarray:
 class MaxBoxAcc(BoxTally):
     """Percentage of images whose box overlaps a true box enough, at the best threshold of the whole split.
 
-    One threshold is chosen for all images together, per overlap, on the split that is measured ("oracle"); carry
-    over a threshold from another split with `at_threshold`. Choe et al., CVPR 2020, section 4.1; the protocol
-    compares at overlap 0.5 with the largest contour.
+    One threshold is chosen for all images together, per overlap, on the split that is measured ("oracle");
+    carry over a threshold from another split with `at_threshold`. Choe et al., CVPR 2020, section 4.1; the
+    protocol compares at overlap 0.5 with the largest contour.
 
     Args:
         contours: "largest" (MaxBoxAcc) or "all" (as in MaxBoxAccV2).
         thresholds: number T of thresholds, 0, 1/T, ..., (T-1)/T of each map's maximum.
         iou: overlaps delta; an image is correct when its best overlap is at least delta.
-        convention: "reference", the benchmark to the last digit; "exact", boxes that end at their last pixel and
-            components ranked by pixel count (`fcam.boxes`).
+        convention: "reference", the benchmark to the last digit; "exact", boxes that end at their last pixel
+            and components ranked by pixel count (`fcam.boxes`).
         images: number of images of the split, to count each once by `ids` (see `fcam.metrics.tally`).
     """
 
@@ -219,7 +220,8 @@ class MaxBoxAcc(BoxTally):
 class MaxBoxAccV2(MaxBoxAcc):
     """Mean of MaxBoxAcc over the overlaps, each at its own best threshold, with a box for every contour.
 
-    Choe et al., TPAMI 2022, section 4.1. Arguments as `MaxBoxAcc`; `at_best_threshold()` has the single overlaps.
+    Choe et al., TPAMI 2022, section 4.1. Arguments as `MaxBoxAcc`; `at_best_threshold()` has the single
+    overlaps.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Histograms of map values over true foreground and background: all that the pixel metrics need of a split."""
+"""Histograms of map values over foreground and background: all that the pixel metrics need of a split."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def score_histograms(
         (B, 2, E) int32; [:, 0] over background, [:, 1] over foreground.
 
     Raises:
-        FcamError: shapes that differ, a mask value besides 0, 1, 255, a map value that is NaN or outside [0, 1].
+        FcamError: shapes that differ, a mask value besides 0, 1, 255, a map value that is NaN or outside [0,
+    1].
     """
     values = as_array(maps)
     truth = _mask_array(masks, values.shape, "masks")
@@ -101,7 +102,8 @@ def _histogram(values, truth, skip, edges, out, status):
                     continue
                 if some and label == 0 and skip[i, y, x] != 0:
                     continue
-                # The edges are not the rounded decimals: guess the bin, then correct against the edges themselves.
+                # The edges are not the rounded decimals: guess the bin, then correct against the edges
+                # themselves.
                 bin_ = min(int(value * scale), bins - 2)
                 while value < edges[bin_]:
                     bin_ -= 1

@@ -13,7 +13,7 @@ from fcam.metrics.histogram import PixelTally
 
 
 class PIoU(PixelTally):
-    """Intersection over union of `value >= tau` with the masks, over all pixels of the split, at the best tau.
+    """Intersection over union of `value >= tau` with the masks, all pixels of the split, at the best tau.
 
     Unlike in the box metrics, tau is the value itself, not relative to each map's maximum.
 

@@ -13,7 +13,7 @@ from fcam.metrics.histogram import PixelTally
 
 
 class PrecisionRecall(NamedTuple):
-    """Points of the curve from the highest threshold down, in percent; precision is NaN where nothing is predicted."""
+    """The curve from the highest threshold down, in percent; precision is NaN where nothing is predicted."""
 
     precision: Tensor
     recall: Tensor
@@ -39,7 +39,8 @@ def precision_recall(
 def average_precision(precision: np.ndarray, recall: np.ndarray) -> float:
     """Return 100 times the sum of precision times the step in recall, no interpolation, first bin left out.
 
-    The first bin holds no value at all in a valid map, so nothing is lost by leaving it out; Choe et al., CVPR 2020.
+    The first bin holds no value at all in a valid map, so nothing is lost by leaving it out; Choe et al.,
+    CVPR 2020.
     """
     area = precision[1:] * np.diff(recall)
     return float(area[~np.isnan(precision[1:])].sum() * 100)
@@ -48,8 +49,8 @@ def average_precision(precision: np.ndarray, recall: np.ndarray) -> float:
 class PxAP(PixelTally):
     """Area under the precision-recall curve of the pixels of the whole split, in percent.
 
-    Pixels of all images are pooled (not averaged per image); values of equal bins share one point of the curve.
-    Choe et al., CVPR 2020, section 4.1 and their code.
+    Pixels of all images are pooled (not averaged per image); values of equal bins share one point of the
+    curve. Choe et al., CVPR 2020, section 4.1 and their code.
 
     Args:
         thresholds: number T of bins in [0, 1); values of exactly 1 have their own.

@@ -20,12 +20,13 @@ _CHUNK = 512
 class Tally(Metric):
     """Sum of one integer table per image; the base of every metric in this package.
 
-    Two kinds of state. By default the tables are added up as they come: `total` (the table's shape) and `count`,
-    both int64 and summed over processes, so memory does not depend on the number of images, and an image that is
-    fed twice counts twice. With `images=N`, the number of images of the split, each image keeps its own row,
-    addressed by its position in the split (`ids` of `update`), and counts once however often and on however many
-    processes it is fed: when states are merged, the first process that saw an image provides its row. Rows of box
-    metrics are bits (375 bytes for 1000 thresholds at 3 overlaps), rows of pixel metrics are int32 counts (8 kB).
+    Two kinds of state. By default the tables are added up as they come: `total` (the table's shape) and
+    `count`, both int64 and summed over processes, so memory does not depend on the number of images, and an
+    image that is fed twice counts twice. With `images=N`, the number of images of the split, each image keeps
+    its own row, addressed by its position in the split (`ids` of `update`), and counts once however often and
+    on however many processes it is fed: when states are merged, the first process that saw an image provides
+    its row. Rows of box metrics are bits (375 bytes for 1000 thresholds at 3 overlaps), rows of pixel metrics
+    are int32 counts (8 kB).
 
     Args:
         shape: shape of the table of one image.
@@ -62,8 +63,8 @@ class Tally(Metric):
         if self.images is None:
             if ids is not None:
                 raise FcamError(
-                    f"ids were given to {type(self).__name__} but not the number of images; construct it with "
-                    "images=len(dataset) to count every image once, or leave ids out"
+                    f"ids were given to {type(self).__name__} but not the number of images; construct it "
+                    "with images=len(dataset) to count every image once, or leave ids out"
                 )
             self.total = self.total + torch.from_numpy(tables.sum(0, dtype=np.int64)).to(self.total.device)
             self.count = self.count + len(tables)
@@ -81,8 +82,8 @@ class Tally(Metric):
         if ids is None or tuple(torch.as_tensor(ids).shape) != (batch,):
             shape = None if ids is None else tuple(torch.as_tensor(ids).shape)
             raise FcamError(
-                f"{type(self).__name__}(images={self.images}) needs ids, the position in the split of each of the "
-                f"{batch} images, shape ({batch},); got {'none' if ids is None else shape}"
+                f"{type(self).__name__}(images={self.images}) needs ids, the position in the split of each "
+                f"of the {batch} images, shape ({batch},); got {'none' if ids is None else shape}"
             )
         positions = [int(p) for p in torch.as_tensor(ids).tolist()]
         wrong = [p for p in positions if not 0 <= p < (self.images or 0)]

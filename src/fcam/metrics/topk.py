@@ -46,8 +46,9 @@ def label_rank(logits: Tensor, labels: Tensor) -> Tensor:
 class TopKLocalization(BoxTally):
     """Percentage of images whose box is right and whose true label is among the k highest logits.
 
-    The map is that of the true class (or class-agnostic), never of the predicted one, and each k and overlap has
-    its own best threshold over the split, as in the reference evaluation of F-CAM (Belharbi et al., WACV 2022).
+    The map is that of the true class (or class-agnostic), never of the predicted one, and each k and overlap
+    has its own best threshold over the split, as in the reference evaluation of F-CAM (Belharbi et al., WACV
+    2022).
 
     Args:
         topk: the values of k.
