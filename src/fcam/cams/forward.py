@@ -1,0 +1,162 @@
+"""One forward pass of a model with the graph cut at its map, so that gradients go through the head only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fcam.cams.layout import Layout, find_layout
+from fcam.cams.trace import HeadWatch, tensors_in
+from fcam.errors import FcamError
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a model's map is read: `call` in the order of its torch calls, the `layer` that made it, its shape."""
+
+    call: int
+    function: str
+    layer: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        where = f"'{self.layer}'" if self.layer else f"torch call {self.call} ({self.function})"
+        return f"{where} {self.shape}"
+
+
+@dataclass
+class Forward:
+    """One forward pass cut at its targets: features (B, C, h, w) of each, logits (B, K), and how to go back."""
+
+    logits: Tensor
+    activations: list[Tensor]
+    kept: list[Tensor]
+    layouts: list[Layout]
+    weight: Tensor | None
+    names: list[str]
+    class_maps: Any = None
+
+    def gradients(self, class_idx: Tensor) -> list[Tensor]:
+        """Return G = hw dY/dA of each target, (B, n, C, h, w) float32, for class_idx (B, n)."""
+        if not self.logits.requires_grad:
+            raise FcamError(
+                f"the score does not depend on {self.names[0]}: the model detaches its features or runs its head under "
+                "inference_mode; pass an earlier target_layer"
+            )
+        spots = self.activations[-1].shape[-2] * self.activations[-1].shape[-1]
+        rows: list[list[Tensor]] = [[] for _ in self.kept]
+        for column in range(class_idx.shape[1]):
+            # The factor hw goes in before the backward, where it keeps half precision away from underflow.
+            with torch.enable_grad():
+                score = self.logits.gather(1, class_idx[:, column : column + 1]).float().sum() * spots
+            more = column + 1 < class_idx.shape[1]
+            found = torch.autograd.grad(score, self.kept, retain_graph=more, allow_unused=True)
+            for row, gradient, layout, name in zip(rows, found, self.layouts, self.names, strict=True):
+                if gradient is None:
+                    raise FcamError(
+                        f"the score does not depend on {name}; name a target_layer that the head reads"
+                    )
+                row.append(layout.to_map(gradient.float()))
+        own = [a.shape[-2] * a.shape[-1] for a in self.activations]
+        return [torch.stack(row, 1) * (hw / spots) for row, hw in zip(rows, own, strict=True)]
+
+
+def watch_calls(model: nn.Module, images: Tensor, targets: list[Target]) -> tuple[HeadWatch, Tensor]:
+    """Run `model` once with the graph cut at known calls; return what was seen and the logits (B, K)."""
+    watch = HeadWatch(tuple(target.call for target in targets))
+    with watch:
+        logits = logits_of(model(images))
+    return watch, logits
+
+
+def run_at_calls(model: nn.Module, images: Tensor, targets: list[Target]) -> Forward | None:
+    """Cut at known calls; None when the calls of this forward are not the ones that were recorded."""
+    watch, logits = watch_calls(model, images, targets)
+    kept = []
+    for target in targets:
+        tensor = watch.taken.get(target.call)
+        same = tensor is not None and watch.functions[target.call] == target.function
+        if tensor is None or not same or tensor.dim() != len(target.shape):
+            return None
+        kept.append(tensor)
+    size = (int(images.shape[-2]), int(images.shape[-1]))
+    layouts = [find_layout(tuple(tensor.shape), size, watch.grids) for tensor in kept]
+    if any(layout is None for layout in layouts):
+        return None
+    return forward_at(watch, logits, kept, [x for x in layouts if x], [str(target) for target in targets])
+
+
+def forward_at(
+    watch: HeadWatch, logits: Tensor, kept: list[Tensor], layouts: list[Layout], names: list[str]
+) -> Forward:
+    activations = [layout.to_map(tensor.detach()) for tensor, layout in zip(kept, layouts, strict=True)]
+    weight = linear_weight(activations[-1], logits.detach(), watch.linears)
+    return Forward(logits, activations, kept, layouts, weight, names)
+
+
+def linear_weight(
+    activation: Tensor, logits: Tensor, linears: list[tuple[Tensor, Tensor | None]]
+) -> Tensor | None:
+    """Return the (K, C) weight when the logits are this linear function of the mean features, else None.
+
+    What the head computed is compared with what global average pooling and the layer would give: no list of
+    known head classes to go stale, and a head that only looks linear is not taken for one.
+    """
+    mean = activation.float().mean((2, 3))
+    classes, channels = logits.shape[1], activation.shape[1]
+    candidates = [(w, b) for w, b in linears if tuple(w.shape) == (classes, channels)]
+    if classes == channels and not candidates:
+        candidates = [(torch.eye(classes, device=mean.device), None)]
+    tolerance = (
+        1e-4 if torch.finfo(logits.dtype).bits > 16 and torch.finfo(activation.dtype).bits > 16 else 3e-2
+    )
+    with torch.autocast(mean.device.type, enabled=False):
+        for weight, bias in candidates[-1:]:
+            expected = mean @ weight.float().T
+            expected = expected if bias is None else expected + bias.float()
+            error = (expected - logits.float()).abs().amax()
+            if bool(error <= tolerance * logits.float().abs().amax()):
+                return weight
+    return None
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the plain module inside torch.compile, DistributedDataParallel or DataParallel wrappers."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise FcamError("a TorchScript model cannot be looked into; pass the module it was made from")
+    inner = getattr(model, "_orig_mod", None)
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        inner = model.module
+    return unwrap(inner) if isinstance(inner, nn.Module) else model
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the (B, K) scores in what a model's forward returned: a tensor, `.logits`, ["logits"], or the first."""
+    if hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, dict) and "logits" in output:
+        output = output["logits"]
+    elif not isinstance(output, Tensor):
+        output = next(tensors_in(output), None)
+    if not isinstance(output, Tensor) or output.dim() != 2:
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise FcamError(f"the model must return scores of shape (B, classes), got {got}; pass a classifier")
+    return output
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put `model` in eval mode for a while and give every layer back the mode it had, whatever happens."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True

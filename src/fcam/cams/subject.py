@@ -1,0 +1,81 @@
+"""What a map is made from: a classifier and a batch of images, ours and anybody's behind one face."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fcam.cams.forward import Forward, evaluating, forward_at, logits_of, unwrap
+from fcam.cams.layout import Layout
+from fcam.cams.target import run, run_stages
+from fcam.cams.trace import HeadWatch
+
+
+class Subject:
+    """A classifier and its images (B, 3, H, W), in whatever range the model's own forward takes.
+
+    An fcam classifier (or the one inside an FCAM model) normalises its images itself and says where its features
+    end, so nothing has to be searched there. Perturbation methods see the normalised images in either case.
+    """
+
+    def __init__(
+        self, model: nn.Module, images: Tensor, layers: Sequence[str | nn.Module] | None = None
+    ) -> None:
+        model = unwrap(model)
+        inner = getattr(model, "classifier", None)
+        self.model: Any = inner if _is_ours(inner) else model
+        self.ours = _is_ours(self.model)
+        self.images = images
+        self.layers = layers
+
+    def forward(self, images: Tensor | None = None) -> Forward:
+        """Run once with the graph cut at the last spatial map, or at the layers asked for."""
+        images = self.images if images is None else images
+        if not self.ours or self.layers is not None:
+            return run(self.model, images, self.layers)
+        with evaluating(self.model), torch.no_grad():
+            top = self.model.backbone(images)[-1]
+            watch = HeadWatch()
+            with watch:
+                logits = logits_of(self.model.head(watch.take("top", top)))
+        layout = Layout("NCHW", int(top.shape[2]), int(top.shape[3]))
+        forward = forward_at(watch, logits, [watch.taken["top"]], [layout], ["the top features"])
+        forward.class_maps = self.model.head.class_maps
+        return forward
+
+    def stages(self) -> Forward:
+        """Run once with the graph cut at several depths, for RefineCAM."""
+        if self.layers is not None:
+            return run(self.model, self.images, self.layers)
+        return run_stages(self.model, self.images)
+
+    def normalized_images(self) -> Tensor:
+        """The images as the network sees them."""
+        return self.model.backbone.normalize(self.images) if self.ours else self.images
+
+    def noise_scale(self) -> Tensor | float:
+        """What noise on the normalised image must be multiplied with before it is added to the image."""
+        return self.model.backbone.std if self.ours else 1.0
+
+    def scores(self, normalized: Tensor) -> Tensor:
+        """Return logits (B, K) of images as the network sees them, however far masks and noise took them."""
+        with evaluating(self.model), torch.no_grad():
+            if not self.ours:
+                return logits_of(self.model(normalized))
+            # A shallow copy shares the weights; only the copy skips normalisation and its range check.
+            bare = copy.copy(self.model.backbone)
+            bare.__dict__["normalize"] = lambda images: images.to(bare.mean.dtype)
+            return logits_of(self.model.head(bare(normalized)[-1]))
+
+
+def _is_ours(module: Any) -> bool:
+    head = getattr(module, "head", None)
+    return (
+        isinstance(getattr(module, "backbone", None), nn.Module)
+        and hasattr(module.backbone, "normalize")
+        and hasattr(head, "class_maps")
+    )

@@ -1,0 +1,202 @@
+"""Watching a model's forward pass from outside, call by call, without touching the model.
+
+Two watchers, both `TorchFunctionMode`s, which see every torch call that a forward makes, functional ones too:
+`Recorder` writes down which call fed which, so that the last tensor *everything* passes through can be found;
+`HeadWatch` swaps that tensor for a leaf while the forward runs, so that only what comes after it, the head, is
+ever part of a graph. No hook stays, no parameter is touched, the backbone never stores anything for backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+
+@dataclass
+class Call:
+    """One torch call of a forward pass that returned a tensor; `number` counts them from 1.
+
+    `parents` are the calls that fed it, `layer` the outermost module that returned its result, `spots` the pixels
+    of its map, where it is one.
+    """
+
+    number: int
+    function: str
+    shape: tuple[int, ...]
+    parents: set[int]
+    layer: str = ""
+    spots: float = 0
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def _returned_tensors(result: Any) -> bool:
+    return isinstance(result, Tensor) or (
+        isinstance(result, (tuple, list)) and any(isinstance(item, Tensor) for item in result)
+    )
+
+
+class Recorder(TorchFunctionMode):
+    """Record the calls of one forward pass on `images`, and the layers whose output each call became."""
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__()
+        self.calls = [Call(0, "images", tuple(images.shape), set())]
+        # Weak keys: recording must not keep the whole forward alive, photos can be large.
+        self._number: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._number[images] = 0
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        parents = {self._number[t] for t in tensors_in((args, kwargs)) if t in self._number}
+        result = func(*args, **kwargs)
+        changed = [args[0]] if func is Tensor.__setitem__ else tensors_in(result)
+        if _returned_tensors(result):
+            shape = tuple(result.shape) if isinstance(result, Tensor) else ()
+            name = getattr(func, "__name__", "")
+            self.calls.append(Call(len(self.calls), name, shape, parents))
+        elif func is Tensor.__setitem__ and self.calls:
+            self.calls[-1].parents |= parents
+        for tensor in changed:
+            self._number[tensor] = len(self.calls) - 1
+        return result
+
+    def name_layers(self, model: nn.Module) -> list[Any]:
+        """Hook every layer of `model` so that calls learn their layer's name; the caller removes the handles."""
+
+        def note(name: str) -> Callable:
+            def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+                if isinstance(output, Tensor) and output in self._number:
+                    # Outer modules end later, so the shortest name that gives this very tensor wins.
+                    self.calls[self._number[output]].layer = name
+
+            return hook
+
+        return [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
+
+    def bottlenecks(self, output: Tensor) -> list[Call]:
+        """Return, in order, the calls that every path from the images to `output` goes through.
+
+        Calls are numbered in topological order, and of the calls on any path, one is a bottleneck exactly when
+        no edge jumps over its number.
+        """
+        last = self._number.get(output)
+        if last is None:
+            return []
+        used, wanted = {last}, [last]
+        while wanted:
+            for parent in self.calls[wanted.pop()].parents - used:
+                used.add(parent)
+                wanted.append(parent)
+        from_images = {0}
+        for number in sorted(used):
+            if self.calls[number].parents & from_images:
+                from_images.add(number)
+        on_path = sorted(used & from_images)
+        furthest: dict[int, int] = {}
+        for number in on_path:
+            for parent in self.calls[number].parents & from_images:
+                furthest[parent] = max(furthest.get(parent, 0), number)
+        found, reach = [], 0
+        for number in on_path:
+            if reach <= number:
+                found.append(self.calls[number])
+            reach = max(reach, furthest.get(number, 0))
+        return found
+
+
+class HeadWatch(TorchFunctionMode):
+    """Cut the graph at the wanted tensors of one forward pass and remember what the head did.
+
+    `numbers` are the calls (as counted by `Recorder`) whose results are wanted; `take` may be called from a layer
+    hook instead. The first becomes a leaf, those after it stay in the graph. `taken` maps each key to its tensor.
+    """
+
+    def __init__(self, numbers: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.numbers = numbers
+        self.taken: dict[Any, Tensor] = {}
+        self.functions: dict[int, str] = {}
+        self.grids: dict[tuple[int, int], None] = {}
+        self.linears: list[tuple[Tensor, Tensor | None]] = []
+        self.last_linear_input: Tensor | None = None
+        self._count = 0
+        self._leaf_key: Any = None
+        self._swapped: dict[int, tuple[Tensor, Tensor]] = {}
+        self._paused = False
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._paused:
+            return func(*args, **kwargs)
+        if self.taken:
+            args = tree_map_only(Tensor, self._replace, args)
+            kwargs = {key: tree_map_only(Tensor, self._replace, value) for key, value in kwargs.items()}
+            # Per call, because the model may have its own no_grad around the backbone.
+            with torch.enable_grad():
+                result = func(*args, **kwargs)
+            self._note_linear(func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
+        if _returned_tensors(result):
+            self._count += 1
+            if isinstance(result, Tensor) and result.dim() == 4:
+                self.grids[result.shape[-2], result.shape[-1]] = None
+            if self._count in self.numbers and isinstance(result, Tensor):
+                self.functions[self._count] = getattr(func, "__name__", "")
+                return self.take(self._count, result)
+        return result
+
+    def take(self, key: Any, tensor: Tensor) -> Tensor:
+        """Keep `tensor` under `key` and return what the model shall go on with: a copy, safe for in-place calls."""
+        self._paused = True
+        try:
+            with torch.enable_grad():
+                if self._leaf_key in (None, key):
+                    self._leaf_key = key
+                    kept = tensor.detach().requires_grad_()
+                else:
+                    kept = tensor
+                shown = kept.clone()
+        finally:
+            self._paused = False
+        self.taken[key] = kept
+        # Whoever still holds the original (an in-place call's argument, say) must meet the copy too.
+        self._swapped[id(tensor)] = (tensor, shown)
+        return shown
+
+    def _replace(self, tensor: Tensor) -> Tensor:
+        if id(tensor) in self._swapped:
+            return self._swapped[id(tensor)][1]
+        return tensor.clone() if tensor.is_inference() else tensor
+
+    def _note_linear(self, func: Callable, args: tuple, kwargs: dict) -> None:
+        if func is not F.linear and func is not F.conv2d:
+            return
+        weight = kwargs.get("weight", args[1] if len(args) > 1 else None)
+        bias = kwargs.get("bias", args[2] if len(args) > 2 else None)
+        if isinstance(weight, Tensor) and (weight.dim() == 2 or tuple(weight.shape[2:]) == (1, 1)):
+            self.last_linear_input = kwargs.get("input", args[0] if args else None)
+            self.linears.append((weight.detach().flatten(1), None if bias is None else bias.detach()))
