@@ -16,7 +16,7 @@ from numba import njit
 
 
 class Contours(NamedTuple):
-    """Contours in the order of `cv2.findContours(RETR_TREE)`: a parent, then its children; latest start first."""
+    """Contours in the order of `cv2.findContours(RETR_TREE)`: parent before children, latest start first."""
 
     boxes: np.ndarray
     """(n, 4) int32, first and last pixel of the border, x0 y0 x1 y1."""
@@ -136,18 +136,15 @@ def _join_rows(mask, starts, row_first, parent, area2, y):
         # A window across a change: three foreground pixels are half covered, so is the one hole pixel beside
         # them; each of two diagonal background pixels closes half a pixel of its own hole.
         foreground = int(top) + int(bottom) + int(top_next) + int(bottom_next)
+        background = i if not top else j if not bottom else i_next if not top_next else j_next
         if foreground == 3:
             area2[i if top else j] += 1
-            area2[
-                (i if not top else j) if not (top and bottom) else (i_next if not top_next else j_next)
-            ] += 1
+            area2[background] += 1
         elif foreground == 2 and top != bottom:
             area2[j if top else i] += 1
             area2[j_next if top_next else i_next] += 1
         else:
-            area2[
-                (i if not top else j) if not (top and bottom) else (i_next if not top_next else j_next)
-            ] += 2
+            area2[background] += 2
         x, i, j = x_next, i_next, j_next
 
 

@@ -5,7 +5,7 @@ from fcam.metrics.box_acc import MaxBoxAcc, MaxBoxAccV2, best_iou, threshold_gri
 from fcam.metrics.histogram import score_histograms
 from fcam.metrics.piou import PIoU
 from fcam.metrics.pxap import PixelScores, PrecisionRecall, PxAP, average_precision, precision_recall
-from fcam.metrics.sweep import best_iou_of_all, largest_boxes
+from fcam.metrics.sweep import best_iou_of_all, best_iou_of_largest, largest_boxes
 from fcam.metrics.topk import TopKLocalization, label_rank
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "average_precision",
     "best_iou",
     "best_iou_of_all",
+    "best_iou_of_largest",
     "box_iou",
     "from_map",
     "label_rank",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fcam.boxes import Convention, check_choice, quantize
 from fcam.errors import FcamError
-from fcam.metrics.sweep import best_iou_of_all, largest_boxes
+from fcam.metrics.sweep import best_iou_of_all, best_iou_of_largest
 from fcam.metrics.tally import Tally
 
 Contours = Literal["largest", "all"]
@@ -51,7 +51,7 @@ def best_iou(
     if contours == "all":
         by_level, _ = best_iou_of_all(levels, truth, offsets, convention)
     else:
-        by_level = _iou_of_one(largest_boxes(levels, convention), truth, offsets)
+        by_level = best_iou_of_largest(levels, truth, offsets, convention)
     # int(tau * maximum) is the benchmark's integer threshold: 1000 thresholds share at most 255 foregrounds.
     top = levels.reshape(len(levels), -1).max(1, initial=0)
     index = (thresholds[None, :] * top[:, None]).astype(np.int64)
@@ -74,17 +74,6 @@ def _flatten(boxes: Sequence[Tensor], count: int) -> tuple[np.ndarray, np.ndarra
         arrays.append(array.cpu().numpy().astype(np.int64))
     offsets = np.cumsum([0, *map(len, arrays)]).astype(np.int64)
     return np.concatenate(arrays) if arrays else np.zeros((0, 4), np.int64), offsets
-
-
-def _iou_of_one(predicted: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return the best overlap (B, L) of one box per level (B, L, 4) with each map's true boxes."""
-    owner = np.repeat(np.arange(len(predicted)), np.diff(offsets))
-    a, b = predicted[owner].astype(np.int64), truth[:, None, :]
-    lower, upper = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
-    intersection = np.maximum(upper - lower + 1, 0).prod(-1)
-    union = (a[..., 2:] - a[..., :2] + 1).prod(-1) + (b[..., 2:] - b[..., :2] + 1).prod(-1) - intersection
-    iou = np.where(union > 0, intersection / np.maximum(union, 1), 0.0)
-    return np.maximum.reduceat(iou, offsets[:-1], axis=0) if len(predicted) else iou
 
 
 class BoxTally(Tally):
@@ -166,8 +155,8 @@ def grid_index(grid: np.ndarray, tau: np.ndarray) -> np.ndarray:
     off = ~(np.abs(grid[index] - tau) < 1e-9)
     if off.any():
         raise FcamError(
-            f"threshold {tau[off].flat[0]:.6g} is not among the {len(grid)} thresholds of this metric, "
-            f"the nearest is {grid[index][off].flat[0]:.6g} (use the same number of thresholds on both splits)"
+            f"threshold {tau[off].flat[0]:.6g} is not among this metric's {len(grid)} thresholds, "
+            f"the nearest is {grid[index][off].flat[0]:.6g} (use as many thresholds on both splits)"
         )
     return index
 

@@ -10,6 +10,7 @@ exactly once and needs no labels; its box and weight are extrema and sums over i
   those two pixels carry its weight.
 - A diagonal step only matters where both pixels beside it are darker than its ends; those few are marked.
 
+All kernels of the sweep are in this file since numba's cache only notices changes of a function's own file.
 Maps lie in flat arrays with a border of -1, which stops every flood, and a row pitch that is a power of two.
 """
 
@@ -293,7 +294,7 @@ def _merge(box, row):
 
 @njit(cache=True, nogil=True)
 def _close(stack, top, level, nodes, n, box):
-    """Lower the open component to `level`, writing out what ends on the way and merging it into its parent."""
+    """Lower the open component to `level`; write out what ends on the way and merge it into its parent."""
     while stack[top, HI] > level:
         below = np.int64(stack[top - 1, HI]) if top > 0 else np.int64(-1)
         row = nodes[n]
@@ -390,6 +391,16 @@ def _raise(iou, number, lo, hi, value):
     for t in range(lo, hi):
         iou[t] = max(iou[t], value)
         number[t] += 1
+
+
+@njit(cache=True, nogil=True)
+def iou_of_boxes(predicted, boxes, offsets, iou):
+    """Overlap of one box per map and level (B, L, 4) with the map's true boxes, into `iou` (B, L)."""
+    for i in range(predicted.shape[0]):
+        truth = boxes[offsets[i] : offsets[i + 1]]
+        for t in range(predicted.shape[1]):
+            x0, y0, x1, y1 = predicted[i, t]
+            iou[i, t] = _best_iou(x0, y0, x1, y1, truth)
 
 
 @njit(cache=True, nogil=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fcam.boxes import Convention
-from fcam.metrics.maxtree import LEVELS, sweep_all, sweep_largest
+from fcam.metrics.maxtree import LEVELS, iou_of_boxes, sweep_all, sweep_largest
 
 
 def largest_boxes(levels: np.ndarray, convention: Convention = "reference") -> np.ndarray:
@@ -27,6 +27,15 @@ def largest_boxes(levels: np.ndarray, convention: Convention = "reference") -> n
     exact = convention == "exact"
     in_threads(lambda first, last: sweep_largest(levels[first:last], exact, out[first:last]), len(levels))
     return out
+
+
+def best_iou_of_largest(
+    levels: np.ndarray, boxes: np.ndarray, offsets: np.ndarray, convention: Convention = "reference"
+) -> np.ndarray:
+    """Return the best overlap of the largest contour with any true box, (B, 256); as `best_iou_of_all`."""
+    iou = np.empty((len(levels), LEVELS))
+    iou_of_boxes(largest_boxes(levels, convention), boxes, offsets, iou)
+    return iou
 
 
 def best_iou_of_all(
