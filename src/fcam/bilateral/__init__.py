@@ -6,6 +6,8 @@ image, i = j included. `filter` returns W S without ever forming W.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Literal, Protocol
 
 import torch
@@ -46,9 +48,14 @@ class Operator(Protocol):
 
 def _operator(images: Tensor, sigma_rgb: float, sigma_xy: float, method: Method) -> Operator:
     """Build W in the way that suits the device and the sigmas."""
+    kind: Callable[[Tensor, float, float], Operator]
     on_cpu = images.device.type == "cpu"
     if method == "lattice":
         kind = LatticeFilter
+    elif images.is_cuda and find_spec("triton") is not None:
+        from fcam.bilateral.cuda import TileSum  # here, since Triton comes with torch's GPU builds only
+
+        kind = TileSum
     elif sigma_rgb >= factors.SMALLEST_RGB and sigma_xy >= factors.SMALLEST_XY:
         kind = CpuGrid if on_cpu else TensorGrid
     else:
