@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 CamMethod = Literal["cam", "gradcam", "gradcampp", "smoothgradcampp", "xgradcam", "layercam"]
-Precision = Literal["no", "bf16", "fp16"]
+Precision = Literal["auto", "no", "bf16", "fp16"]
 SelectionMetric = Literal["max_box_acc", "max_box_acc_v2", "pxap", "top1"]
 EpochWindow = tuple[int, int]
 
@@ -150,8 +150,8 @@ class TrainConfig:
     crop: int = 224
     """... and cropped to this one; evaluation resizes to it."""
     seed: int = 0
-    precision: Precision = "no"
-    """no is float32; bf16 and fp16 are autocast."""
+    precision: Precision = "auto"
+    """no is float32; bf16 and fp16 are autocast; auto is bf16 where the processor multiplies it natively, else float32."""
     workers: int = 2
     """Data loading processes."""
     compile: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from fcam import files
+from fcam.config import Precision
 from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset, splits
 from fcam.model import FCAM
+from fcam.precision import autocast
 from fcam.progress import epoch_bar
 from fcam.scores import Scorecard
 from fcam.stages import seed_cams
 
 KINDS = ("cam", "fcam")
-PRECISIONS = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def score_maps(
@@ -65,7 +65,7 @@ def evaluate_split(
     method: str = "cam",
     variant: str = "published",
     batch_size: int = 32,
-    precision: str = "no",
+    precision: Precision = "no",
     workers: int = 2,
     seed: int = 0,
     save_maps: Path | None = None,
@@ -91,7 +91,7 @@ def evaluate_split(
             images = batch["image"].to(state.device, memory_format=torch.channels_last).float().div_(255)
             labels = batch["label"].to(state.device)
             generator = torch.Generator(device=state.device).manual_seed(seed * 1_000_003 + number)
-            with _autocast(state.device, precision):
+            with autocast(precision, state.device):
                 maps, logits = score_maps(model, images, labels, kinds, method, variant, generator)
             card.update(maps, logits, batch)
             if save_maps is not None:
@@ -99,10 +99,6 @@ def evaluate_split(
             bar.advance(len(images))
     model.train(was_training)
     return card
-
-
-def _autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    return nullcontext() if precision == "no" else torch.autocast(device.type, dtype=PRECISIONS[precision])
 
 
 def _save_maps(folder: Path, maps: dict[str, Tensor], image_ids: list[str]) -> None:

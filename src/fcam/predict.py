@@ -22,6 +22,7 @@ from fcam import cams
 from fcam.data.images import MAX_PIXELS, _to_rgb, open_image
 from fcam.errors import FcamError
 from fcam.model import FCAM, foreground
+from fcam.precision import fast_dtype
 from fcam.prediction import BoxRule, Prediction, cut
 
 Photo = str | os.PathLike[str] | Image.Image | NDArray[np.uint8] | Tensor
@@ -38,19 +39,6 @@ class NetworkOutput(NamedTuple):
     score: float
     map: Tensor
     baseline: Tensor | None
-
-
-def fast_dtype(device: torch.device) -> torch.dtype:
-    """Return the precision a network runs fastest in on `device` without loss that maps would show.
-
-    bfloat16 on CPUs that multiply it natively (AMX, AVX512-BF16) and on GPUs that do, float32 elsewhere.
-    """
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float32
-    if device.type == "cpu":
-        native = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("amx_tile", "avx512_bf16")]
-        return torch.bfloat16 if any(check is not None and check() for check in native) else torch.float32
-    return torch.float32
 
 
 class Localizer:

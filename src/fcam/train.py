@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import set_seed
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -24,6 +24,7 @@ from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open
 from fcam.errors import FcamError
 from fcam.evaluate import evaluate, evaluate_split, has_truth_for
 from fcam.model import FCAM
+from fcam.precision import resolve
 from fcam.progress import epoch_bar, say
 from fcam.registry import create_model
 from fcam.run import Run, config_to_dict
@@ -44,7 +45,7 @@ def train(config: TrainConfig) -> Path:
         FcamError: settings, data or a loss that went wrong, in one sentence.
     """
     accelerator = Accelerator(
-        mixed_precision=config.precision,
+        mixed_precision=resolve(config.precision, PartialState().device),
         log_with="tensorboard" if config.tensorboard else None,
         project_dir=config.out,
     )

@@ -1,0 +1,1 @@
+"""What a reader sees: panels, curves and one self-contained page."""
