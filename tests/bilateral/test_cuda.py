@@ -18,7 +18,7 @@ from fcam.bilateral.cuda import TileSum
 from fcam.bilateral.tensors import TensorSum
 
 generator = torch.Generator().manual_seed(0)
-# The last case is the hardest for float32: blocks of 64 random colours, each hundreds of sigmas from the others.
+# The last case is the hardest for float32: blocks of random colours, hundreds of sigmas from each other.
 for size, count, sigmas, tolerance in (
     ((13, 20), 2, (15.0, 100.0), 1e-4),
     ((8, 17), 3, (6.0, 5.0), 1e-4),

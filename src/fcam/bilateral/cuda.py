@@ -18,6 +18,7 @@ from torch import Tensor
 from fcam.bilateral.tensors import pixel_features
 
 BLOCK = 64
+WARPS = 8  # 16 pairs of a tile per thread: fewer warps spill registers on sm_80 and sm_90
 SIGHT = 4.5  # blocks of colours further apart than this many sigmas are skipped: their pairs weigh < 5e-5
 CURVE_BITS = 6
 
@@ -118,5 +119,6 @@ class TileSum:
         grid = (self._blocks, math.ceil(count / 2), batch)
         cutoff = 0.5 * math.log2(math.e) * SIGHT**2
         launch: Any = _sum_tiles[grid]
-        launch(self._features, self._bounds, flat, summed, pixels, self._blocks, count, cutoff, BLOCK=BLOCK)
+        sizes = pixels, self._blocks, count, cutoff
+        launch(self._features, self._bounds, flat, summed, *sizes, BLOCK=BLOCK, num_warps=WARPS)
         return torch.empty_like(flat).scatter_(2, order, summed).view(maps.shape)
