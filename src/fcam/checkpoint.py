@@ -45,7 +45,7 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise FcamError(
-                f"{folder} is not a saved model: {name} is missing; give the folder that save_pretrained wrote"
+                f"{folder} is not a saved model: {name} is missing; give the folder save_pretrained wrote"
             )
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -54,7 +54,8 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         found = config.get("format") if isinstance(config, dict) else type(config).__name__
         raise FcamError(
-            f"{folder / CONFIG} has format {found!r}, this version reads {FORMAT}; install the version that wrote it"
+            f"{folder / CONFIG} has format {found!r}, this version reads {FORMAT}; "
+            "install the version that wrote it"
         )
     try:
         state = load_tensors((folder / WEIGHTS).read_bytes())
@@ -64,7 +65,7 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def resolve(source: str | Path, download: Callable[[str], str] | None = None) -> Path:
-    """The local folder of `source`: a model folder, a run folder with `model/` in it, or a Hugging Face repo id.
+    """The local folder of `source`: a model folder, a run folder with `model/`, or a Hugging Face repo id.
 
     Only an id that is no folder here is downloaded. Raises `FcamError` when neither is there.
     """
@@ -105,7 +106,8 @@ def push(
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise FcamError(
-                f"the model could not be uploaded to {repo_id} ({reason}); log in with `hf auth login` and try again"
+                f"the model could not be uploaded to {repo_id} ({reason}); "
+                "log in with `hf auth login` and try again"
             ) from error
 
 

@@ -46,7 +46,7 @@ class Classifier(nn.Module):
         return ClassifierOutput(self.head(features[-1]), features)
 
     def freeze(self, part: Literal["all", "backbone"] = "all") -> Classifier:
-        """Stop training of the whole or of the backbone alone: no gradients, and eval mode even under `.train()`."""
+        """Stop training all or the backbone alone: no gradients, and eval mode even under `.train()`."""
         self.unfreeze()
         object.__setattr__(self, "_frozen", (self.backbone, self.head) if part == "all" else (self.backbone,))
         for module in self._frozen:
@@ -66,10 +66,10 @@ class Classifier(nn.Module):
         return self
 
     def parameter_groups(self, lr: float, ratio: float = 10.0) -> list[dict[str, Any]]:
-        """Optimiser groups of stage 1: `lr` for the early layers, `lr * ratio` for the last stage and the head.
+        """Optimiser groups of stage 1: `lr` for early layers, `lr * ratio` for the last stage and the head.
 
-        Frozen parameters are left out, and so are empty groups (reference protocol: layer4 of ResNet50, conv6 of
-        VGG16, the SPG layers of InceptionV3, the last stage of a timm network).
+        The last stage is layer4 of ResNet50, conv6 of VGG16, the SPG layers of InceptionV3 (reference
+        protocol) and what follows the second-last tap of a timm network. Frozen parameters are in no group.
         """
         late = [*self.backbone.late_parameters(), *self.head.parameters()]
         known = {id(p) for p in late}

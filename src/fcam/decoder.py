@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -46,9 +46,9 @@ def decoder_channels(backbone: Backbone, choice: str | Sequence[int] | None = No
 class Decoder(nn.Module):
     """U-Net decoder on features [f1, ..., fD] (Ronneberger et al. 2015; the paper's f).
 
-    Block i doubles the map (nearest), fits it to the next shallower feature (bilinear, align_corners), appends
-    that feature and applies two 3x3 Conv-BN-ReLU; the last blocks have no feature left. A 3x3 convolution
-    gives two maps. Keys are `center.*`, `blocks.I.convJ.*`, `segmentation_head.0.*`.
+    Block i doubles the map (nearest), fits it to the next shallower feature (bilinear, align_corners),
+    appends that feature and applies two 3x3 Conv-BN-ReLU; the last blocks have no feature left. A 3x3
+    convolution gives two maps. Keys are `center.*`, `blocks.I.convJ.*`, `segmentation_head.0.*`.
 
     Args:
         encoder_channels: channels of f1..fD, shallow to deep.
@@ -77,16 +77,17 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(
             DecoderBlock(i, skip, out) for i, skip, out in zip(inputs, skips, channels, strict=True)
         )
-        self.segmentation_head = nn.Sequential(nn.Conv2d(channels[-1], 2, kernel_size=3, padding=1))
-        nn.init.xavier_uniform_(self.segmentation_head[0].weight)
-        nn.init.zeros_(self.segmentation_head[0].bias)
+        last = nn.Conv2d(channels[-1], 2, kernel_size=3, padding=1)
+        nn.init.xavier_uniform_(last.weight)
+        nn.init.zeros_(cast(Tensor, last.bias))
+        self.segmentation_head = nn.Sequential(last)
 
     @property
     def has_center(self) -> bool:
         return isinstance(self.center, nn.Sequential)
 
     def forward(self, features: Sequence[Tensor], size: Sequence[int]) -> Tensor:
-        """Map features [f1, ..., fD] to logits (B, 2, H, W), size = (H, W); channel 0 background, 1 foreground.
+        """Map [f1, ..., fD] to logits (B, 2, H, W), size = (H, W); channel 0 background, 1 foreground.
 
         Raises `FcamError` when the number of features or their channels differ from the decoder's.
         """

@@ -13,7 +13,7 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 class Head(nn.Module):
-    """A pooling head. `forward(top (B, C, h, w))` gives logits (B, K), `class_maps(top)` maps (B, K, h, w)."""
+    """A pooling head: `forward(top (B, C, h, w))` gives logits (B, K), `class_maps(top)` (B, K, h, w)."""
 
     name: ClassVar[str]
 

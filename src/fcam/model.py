@@ -39,7 +39,8 @@ class FCAM(nn.Module):
         metadata: JSON values kept with the saved model, such as thresholds.
 
     Args:
-        classifier: frozen unless `freeze_classifier` is False: no gradients, and eval mode even under `.train()`.
+        classifier: frozen unless `freeze_classifier` is False: no gradients, and eval mode even under
+            `.train()`.
         decoder: built for the classifier's features.
     """
 
@@ -59,7 +60,7 @@ class FCAM(nn.Module):
             )
         if classes is not None and len(classes) != classifier.num_classes:
             raise FcamError(
-                f"{len(classes)} class names were given for {classifier.num_classes} classes; give one for each"
+                f"got {len(classes)} class names for {classifier.num_classes} classes; give one for each"
             )
         self.classifier = classifier
         self.decoder = decoder
@@ -99,7 +100,10 @@ class FCAM(nn.Module):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> FCAM:
-        """Build a model with random weights from what `config()` returned. Raises `FcamError` if that is incomplete."""
+        """Build a model with random weights from what `config()` returned.
+
+        Raises `FcamError` if that is incomplete.
+        """
         try:
             head = dict(config["head"])
             name, classes = head.pop("name"), config["num_classes"]
@@ -121,7 +125,8 @@ class FCAM(nn.Module):
     def from_pretrained(cls, source: str | Path) -> FCAM:
         """Load a model in eval mode, on the CPU, from a folder, a run folder, or a Hugging Face repo id.
 
-        A folder is read without network or pickle. Raises `FcamError` when it is missing, damaged or does not fit.
+        A folder is read without network or pickle. Raises `FcamError` when it is missing, damaged or does
+        not fit.
         """
         folder = checkpoint.resolve(source)
         config, state = checkpoint.read(folder)

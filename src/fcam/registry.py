@@ -30,14 +30,16 @@ def create_model(
     """Build classifier and decoder around a backbone.
 
     Args:
-        name: a name of `list_models()`: "resnet50", "vgg16", "inceptionv3", "tf_efficientnet_lite0", "timm:<name>".
-        num_classes: with 1000, pretrained weights and head "wgap", the ImageNet classifier is loaded too, where
-            the network has one that reads its pooled top map.
+        name: a name of `list_models()`: "resnet50", "vgg16", "inceptionv3", "tf_efficientnet_lite0" or
+            "timm:<name>".
+        num_classes: number of classes K. With 1000, pretrained weights and head "wgap", the ImageNet
+            classifier is loaded too, where the network has one that reads its pooled top map.
         pretrained: True for ImageNet weights in the backbone, False for random ones, or a weights file.
         output_stride: input pixels per pixel of the top map (strides are removed, not dilated).
-        decoder_channels: widths of the decoder's blocks, deep to shallow, or "wide" or "narrow"; None lets the
-            backbone decide.
-        head: pooling head, "wgap" (global average pooling and a linear layer), "gap", "maxpool", "logsumexp", "wildcat".
+        decoder_channels: widths of the decoder's blocks, deep to shallow, or "wide" or "narrow"; None lets
+            the backbone decide.
+        head: pooling head, "wgap" (global average pooling and a linear layer), "gap", "maxpool", "logsumexp"
+            or "wildcat"; `head_options` are its keyword arguments.
         classes: class names in label order.
         freeze_classifier: keep the classifier out of training; `model.classifier.unfreeze()` undoes it.
 

@@ -85,7 +85,7 @@ class Backbone(nn.Module):
             )
         # Reading the range makes an accelerator wait, so there only the first batch on each device is read.
         device = str(images.device)
-        if torch.compiler.is_compiling() or torch.jit.is_tracing() or images.numel() == 0:
+        if images.is_meta or images.numel() == 0 or torch.compiler.is_compiling() or torch.jit.is_tracing():
             return
         if images.device.type != "cpu" and self._range_seen_on == device:
             return

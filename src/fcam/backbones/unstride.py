@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from timm.layers.blur_pool import BlurPool2d
@@ -59,7 +60,7 @@ def unstride(name: str, net: nn.Module, features: Features, output_stride: int) 
                 restore()
             possible = [str(2**i) for i in range(int(math.log2(native)) + 1) if 2**i >= current]
             raise FcamError(
-                f"{name} cannot go below output stride {current}: its next stride is not in a layer that can be "
+                f"{name} cannot go below output stride {current}: its next stride is in no layer that can be "
                 f"changed; choose output_stride {' or '.join(possible)}, or another network"
             )
         current = reached
@@ -97,24 +98,23 @@ def evaluating(net: nn.Module) -> Iterator[None]:
         net.train(training)
 
 
-def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 
-def _is_strided(layer: nn.Module) -> bool:
-    stride = _pair(layer.stride)  # type: ignore[arg-type]
-    return stride[0] > 1 and stride[0] == stride[1]
+def _is_strided(layer: Any) -> bool:
+    vertical, horizontal = _pair(layer.stride)
+    return vertical == horizontal > 1
 
 
 def _remove_stride(net: nn.Module, name: str) -> Callable[[], None]:
     """Take the stride out of one layer; return a function that puts the old layer back."""
     parent = net.get_submodule(name.rpartition(".")[0])
     attribute = name.rpartition(".")[2]
-    layer = net.get_submodule(name)
+    layer: Any = net.get_submodule(name)
     old = layer.stride
-    replacement = _same_size(layer)
-    if replacement is None:
-        layer.stride = 1 if isinstance(layer, BlurPool2d) else (1, 1)
+    if (replacement := _same_size(layer)) is None:
+        layer.stride = (1, 1) if isinstance(old, tuple) else 1
     else:
         setattr(parent, attribute, replacement)
 
@@ -125,20 +125,16 @@ def _remove_stride(net: nn.Module, name: str) -> Callable[[], None]:
     return restore
 
 
-def _same_size(layer: nn.Module) -> nn.Module | None:
+def _same_size(layer: Any) -> nn.Module | None:
     """What must replace `layer` for stride 1 to keep the size; None when the layer itself will do."""
     if isinstance(layer, (BlurPool2d, Conv2dSame, MaxPool2dSame, AvgPool2dSame)):
         return None
-    kernel, padding = _pair(layer.kernel_size), layer.padding  # type: ignore[arg-type]
+    kernel = _pair(layer.kernel_size)
     if isinstance(layer, nn.Conv2d):
-        centred = (
-            all(2 * p == d * (k - 1) for p, d, k in zip(_pair(padding), layer.dilation, kernel, strict=True))
-            if not isinstance(padding, str)
-            else padding == "same"
-        )
-        # An unpadded odd kernel stays unpadded (its map only shrinks); an even one needs a pixel on one side.
-        return None if centred or kernel[0] % 2 else _padded_copy(layer)
-    if kernel == _pair(layer.stride) and _pair(padding) == (0, 0):  # type: ignore[arg-type]
+        # An odd kernel is padded alike on both sides or not at all, which stride 1 does not change; an even
+        # one needs a pixel more on one side.
+        return None if kernel[0] % 2 else _padded_copy(layer)
+    if kernel == _pair(layer.stride) and _pair(layer.padding) == (0, 0):
         return (
             nn.Identity()
         )  # windows that do not overlap: nothing is left of the pooling, as in WSOL's VGG16
@@ -147,14 +143,10 @@ def _same_size(layer: nn.Module) -> nn.Module | None:
 
 def _padded_copy(conv: nn.Conv2d) -> nn.Conv2d:
     """A convolution with `conv`'s own weights that pads as much as its kernel needs at stride 1."""
-    copy = Conv2dSame(
-        conv.in_channels,
-        conv.out_channels,
-        conv.kernel_size,  # type: ignore[arg-type]
-        dilation=conv.dilation,
-        groups=conv.groups,
-        bias=conv.bias is not None,
-        device="meta",  # type: ignore[arg-type]
+    shape: Any = {"kernel_size": conv.kernel_size, "dilation": conv.dilation, "groups": conv.groups}
+    copy: Any = Conv2dSame(
+        conv.in_channels, conv.out_channels, bias=conv.bias is not None, device="meta", **shape
     )
-    copy.weight, copy.bias = conv.weight, conv.bias
+    copy.weight = conv.weight
+    copy.bias = conv.bias
     return copy

@@ -67,7 +67,7 @@ class VGG16(Backbone):
 
 def reindex(state: State) -> dict[str, Tensor]:
     """torchvision's VGG16 convolutions under the indices they have once the 4th pooling is gone."""
-    own = dict(zip(_IMAGENET_INDEX, _OWN_INDEX, strict=True))
+    own: dict[int, int] = dict(zip(_IMAGENET_INDEX, _OWN_INDEX, strict=True))
     result = {}
     for key, value in state.items():
         if key.startswith("features."):
