@@ -49,7 +49,9 @@ def make_map(kind: str, height: int, width: int, seed: int) -> np.ndarray:
         levels = rng.choice([0, 1, 100, 254, 255], (height, width))
     elif kind == "plateaus":
         block = rng.integers(1, 5)
-        levels = np.kron(rng.integers(0, 8, (height, width)) * 30, np.ones((block, block), int))[:height, :width]
+        levels = np.kron(rng.integers(0, 8, (height, width)) * 30, np.ones((block, block), int))[
+            :height, :width
+        ]
     elif kind == "rings":
         cy, cx, period = rng.uniform(0, height), rng.uniform(0, width), rng.uniform(1, 4)
         levels = 127 + 120 * np.cos(np.hypot(y - cy, x - cx) * period) + rng.integers(0, 8, (height, width))
@@ -66,7 +68,9 @@ def make_map(kind: str, height: int, width: int, seed: int) -> np.ndarray:
     elif kind == "dots":
         levels = np.where(rng.random((height, width)) < 0.1, levels, 0)
     elif kind == "border":
-        levels = np.where((x == 0) | (y == 0) | (x == width - 1) | (y == height - 1), levels | 64, levels // 4)
+        levels = np.where(
+            (x == 0) | (y == 0) | (x == width - 1) | (y == height - 1), levels | 64, levels // 4
+        )
     elif kind == "constant":
         levels = np.full((height, width), rng.choice([0, 1, 17, 254, 255]))
     elif kind == "smooth":

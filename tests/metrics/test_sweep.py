@@ -56,7 +56,9 @@ def test_every_threshold_equals_opencv(levels: np.ndarray, seed: int) -> None:
 def check_equals_opencv(levels: np.ndarray, rng: np.random.Generator) -> None:
     height, width = levels.shape
     corners = rng.integers(0, [width, height, width, height], (rng.integers(1, 4), 4))
-    truth = np.concatenate([np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])], 1)
+    truth = np.concatenate(
+        [np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])], 1
+    )
     boxes = largest_boxes(levels[None])[0]
     iou, count = best_iou_of_all(levels[None], truth.astype(np.int64), np.array([0, len(truth)]))
     # Between two values that occur the foreground stays the same, so these thresholds stand for all 256.

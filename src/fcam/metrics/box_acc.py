@@ -202,7 +202,7 @@ class MaxBoxAcc(BoxTally):
         self._record(self._hits(maps, boxes), ids)
 
     def compute(self) -> Tensor:
-        """Return the percentage correct at each overlap's best threshold, (iou,) float64."""
+        """Return the percentage correct at each overlap's best threshold, (iou,) float64, a scalar if one."""
         return torch.from_numpy(self._curve().max(-1))
 
 

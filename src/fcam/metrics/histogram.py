@@ -59,7 +59,7 @@ def score_histograms(
         raise_for_values(values)
     if (status & 2).any():
         index = int((status & 2).argmax())
-        found = [v for v in np.unique(truth[index]).tolist() if v not in (0, 1, IGNORE)]
+        found = [v for v in torch.as_tensor(masks[index]).unique().tolist() if v not in (0, 1, IGNORE)]
         raise FcamError(
             f"mask {index} of the batch holds the value {found[0]}; use 1, 0 and {IGNORE} (ignored)"
         )

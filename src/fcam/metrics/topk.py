@@ -97,5 +97,5 @@ class TopKLocalization(BoxTally):
         self._record(known[:, :, None, None] & self._hits(maps, boxes)[:, None], ids)
 
     def compute(self) -> Tensor:
-        """Return the percentage correct at the best thresholds, (k, iou) float64."""
+        """Return the percentage correct at the best thresholds, (k, iou) float64, a scalar if one."""
         return torch.from_numpy(self._curve().max(-1))
