@@ -1,8 +1,8 @@
 """The packages torchcam and grad-cam as oracles, each method where that package is right.
 
-Both put an epsilon into denominators (1e-8 and 1e-6 in the plus-plus family, 1e-7 in grad-cam's XGrad-CAM) that is
-not small beside the squared gradients of a fresh head. Dividing the features by a factor that the next layer
-multiplies with again changes no map of ours, and takes that epsilon out of the comparison.
+Both put an epsilon into denominators (1e-8 and 1e-6 in the plus-plus family, 1e-7 in grad-cam's XGrad-CAM)
+that is not small beside the squared gradients of a fresh head. Dividing the features by a factor that the
+next layer multiplies with again changes no map of ours, and takes that epsilon out of the comparison.
 torchcam 0.5 has Grad-CAM++ without its denominator, which makes it an oracle of our reference variant;
 its Smooth-Grad-CAM++ combines the last noisy activation and gradient, as the reference does.
 """

@@ -18,9 +18,9 @@ def from_gradients(
 ) -> Tensor:
     """Return raw maps (B, n, h, w) float32 from features (B, C, h, w) and G = hw dY/dA (B, n, C, h, w).
 
-    `method` is cam, gradcam, gradcampp, xgradcam or layercam; `cam` is Grad-CAM without its ReLU, which is CAM
-    wherever the head is linear. `variant="reference"` drops the denominator of Grad-CAM++, as the authors'
-    code does. Raises `FcamError` for another method. Sources as in `from_features`.
+    `method` is cam, gradcam, gradcampp, xgradcam or layercam; `cam` is Grad-CAM without its ReLU, which is
+    CAM wherever the head is linear. `variant="reference"` drops the denominator of Grad-CAM++, as the
+    authors' code does. Raises `FcamError` for another method. Sources as in `from_features`.
     """
     with torch.autocast(activation.device.type, enabled=False):
         A = activation.float()[:, None]
@@ -46,8 +46,9 @@ def smooth_weights(
 ) -> Tensor:
     """Return channel weights (B, n, C) of (Smooth-)Grad-CAM++ from moments of G, each (B, n, C, h, w).
 
-    `A` is (B, 1, C, h, w). Published (Chattopadhay eq. 19, Omeiza eq. 10): `alpha = G2 / (2 G2 + G3 sum A)` at each
-    pixel. Reference: the authors' code sums `G3 A` instead, the same thing where G is constant over space.
+    `A` is (B, 1, C, h, w). Published (Chattopadhay eq. 19, Omeiza eq. 10): `alpha = G2 / (2 G2 + G3 sum A)`
+    at each pixel. Reference: the authors' code sums `G3 A` instead, the same thing where G is constant over
+    space.
     """
     spread = third * A.mean((3, 4), keepdim=True)
     if variant == "reference":

@@ -63,30 +63,31 @@ def cam(
     layers: Sequence[Layer] | None = None,
     base: str | None = None,
 ) -> Tensor:
-    """Return class activation maps of any classifier, float32, at the resolution of the layer they are read from.
+    """Return class activation maps of any classifier, float32, as large as the layer they are read from.
 
     Args:
-        model: an fcam classifier or FCAM model, or any torch classifier. It is run in eval mode, without gradients
-            of its parameters, and is left as it was: mode, hooks, `requires_grad`, `.grad`.
+        model: an fcam classifier or FCAM model, or any torch classifier. It is run in eval mode, without
+            gradients of its parameters, and is left as it was: mode, hooks, `requires_grad`, `.grad`.
         images: (B, 3, H, W), as the model's own forward takes them (fcam models: RGB in [0, 1]).
-        class_idx: 0-based classes: one for all images, one per image (list or int64 (B,)), or several per image
-            (lists or int64 (B, n)); None is the predicted class.
+        class_idx: 0-based classes: one for all images, one per image (list or int64 (B,)), or several per
+            image (lists or int64 (B, n)); None is the predicted class.
         method: a name in `fcam.cams.METHODS`.
-        target_layer: where the map is read, a layer or its name; None is the last spatial map before pooling, which
-            is found by watching one forward pass (`explain_target` tells which it is).
+        target_layer: where the map is read, a layer or its name; None is the last spatial map before
+            pooling, which is found by watching one forward pass (`explain_target` tells which it is).
         variant: "published" follows the cited paper, "reference" the code of the F-CAM authors.
         normalize: min-max each map to [0, 1], an empty map to zeros; False returns raw maps.
-        samples, noise_std, generator: number and standard deviation of noisy copies, and their random numbers.
-        top_channels, chunk, progress: for the Score-CAM family: only the most active channels, images per forward,
-            True for a bar or a function of (done, total).
+        samples, noise_std, generator: number and standard deviation of noisy copies, and their random
+            numbers.
+        top_channels, chunk, progress: for the Score-CAM family: only the most active channels, images per
+            forward, True for a bar or a function of (done, total).
         layers, base: for RefineCAM: the layers whose maps are multiplied, and the method that makes them.
 
     Returns:
         (B, h, w), or (B, n, h, w) for several classes per image; in [0, 1] unless `normalize` is False.
 
     Raises:
-        FcamError: for an unknown method (with the nearest ones), classes out of range or too few of them, a layer
-            without height and width, options that the method does not have. Empty maps are no error: an
+        FcamError: for an unknown method (with the nearest ones), classes out of range or too few of them, a
+            layer without height and width, options that the method does not have. Empty maps are no error: an
             `EmptyMapWarning` lists them.
     """
     row = check_method(method, variant)
@@ -146,7 +147,7 @@ def _refined(forward: Forward, index: Tensor, base: str, variant: str) -> Tensor
 
 
 def _noisy(subject: Subject, options: Options) -> Any:
-    """Yield forwards of noisy copies of the images: 4 of standard deviation 0.3, as the paper's code has it."""
+    """Yield forwards of noisy copies of the images: 4 of standard deviation 0.3, as the authors have it."""
     count = 4 if options.samples is None else options.samples
     std = 0.3 if options.noise_std is None else options.noise_std
     if count < 1 or std < 0:
@@ -203,7 +204,7 @@ def _class_index(class_idx: Any, logits: Tensor) -> Tensor:
     index = index.expand(batch) if index.dim() == 0 else index
     if index.dim() > 2 or len(index) != batch or index.numel() == 0:
         raise FcamError(
-            f"class_idx has shape {tuple(index.shape)} for {batch} images; give one class, or a row, per image"
+            f"class_idx has shape {tuple(index.shape)} for {batch} images; give each image one class or a row"
         )
     low, high = int(index.min()), int(index.max())
     if low < 0 or high >= classes:
@@ -220,8 +221,8 @@ def _report_empty(raw: Tensor, method: str) -> None:
         shown = ", ".join(map(str, where[:10])) + (", ..." if len(where) > 10 else "")
         what = "image" if raw.dim() == 3 else "(image, class)"
         warnings.warn(
-            f"{len(where)} of {empty.numel()} '{method}' maps are empty, at {what} {shown}: nothing speaks for the "
-            "class there, or the map has one pixel; method 'cam' keeps negative evidence",
+            f"{len(where)} of {empty.numel()} '{method}' maps are empty, at {what} {shown}: nothing speaks "
+            "for the class there, or the map has one pixel; method 'cam' keeps negative evidence",
             EmptyMapWarning,
             stacklevel=3,
         )
@@ -229,7 +230,7 @@ def _report_empty(raw: Tensor, method: str) -> None:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `cam` does with a model: where it reads maps, whether in closed form; `str()` says it in a sentence."""
+    """Where `cam` reads the maps of a model, and whether in closed form; `str()` says it in a sentence."""
 
     layer: str
     shape: tuple[int, int, int]
@@ -237,11 +238,12 @@ class Explanation:
 
     def __str__(self) -> str:
         how = "closed form, the head is linear" if self.closed_form else "gradient through the head only"
-        return f"maps are read at {self.layer}: {self.shape[0]} channels of {self.shape[1]}x{self.shape[2]}; {how}"
+        channels, height, width = self.shape
+        return f"maps are read at {self.layer}: {channels} channels of {height}x{width}; {how}"
 
 
 def explain_target(model: nn.Module, images: Tensor, target_layer: Layer | None = None) -> Explanation:
-    """Tell where `cam` reads the maps of `model` and how, for images (B, 3, H, W); raises `FcamError` as it does."""
+    """Tell where and how `cam` reads the maps of `model` for images (B, 3, H, W); raises what it raises."""
     _check_images(images)
     with torch.inference_mode(False), torch.no_grad():
         images = images.clone() if images.is_inference() else images

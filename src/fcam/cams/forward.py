@@ -17,7 +17,7 @@ from fcam.errors import FcamError
 
 @dataclass(frozen=True)
 class Target:
-    """Where a model's map is read: `call` in the order of its torch calls, the `layer` that made it, its shape."""
+    """Where a map is read: `call` counts the model's torch calls, `layer` made it, `shape` is (B, ...)."""
 
     call: int
     function: str
@@ -31,7 +31,7 @@ class Target:
 
 @dataclass
 class Forward:
-    """One forward pass cut at its targets: features (B, C, h, w) of each, logits (B, K), and how to go back."""
+    """A forward pass cut at its targets: features (B, C, h, w) of each, logits (B, K), and how to go back."""
 
     logits: Tensor
     activations: list[Tensor]
@@ -45,8 +45,8 @@ class Forward:
         """Return G = hw dY/dA of each target, (B, n, C, h, w) float32, for class_idx (B, n)."""
         if not self.logits.requires_grad:
             raise FcamError(
-                f"the score does not depend on {self.names[0]}: the model detaches its features or runs its head under "
-                "inference_mode; pass an earlier target_layer"
+                f"the score does not depend on {self.names[0]}: the model detaches its features or runs "
+                "its head under inference_mode; pass an earlier target_layer"
             )
         spots = self.activations[-1].shape[-2] * self.activations[-1].shape[-1]
         rows: list[list[Tensor]] = [[] for _ in self.kept]
@@ -136,7 +136,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def logits_of(output: Any) -> Tensor:
-    """Return the (B, K) scores in what a model's forward returned: a tensor, `.logits`, ["logits"], or the first."""
+    """Return the scores (B, K) in what a forward returned: a tensor, `.logits`, ["logits"], or the first."""
     if hasattr(output, "logits"):
         output = output.logits
     elif isinstance(output, dict) and "logits" in output:

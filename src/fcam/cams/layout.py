@@ -31,10 +31,10 @@ class Layout:
 def find_layout(
     shape: tuple[int, ...], image_size: tuple[int, int], grids: Iterable[tuple[int, ...]]
 ) -> Layout | None:
-    """Return the layout of a feature tensor of an image (height, width), or None when it has no spatial extent.
+    """Return the layout of a feature tensor of an image (height, width), None where it has no spatial extent.
 
-    Two dimensions are height and width when one stride explains both. Tokens have as many positions as one of the
-    `grids` (h, w) that went before them, the patch embedding's, plus a few prefix tokens.
+    Two dimensions are height and width when one stride explains both. Tokens have as many positions as one
+    of the `grids` (h, w) that went before them, the patch embedding's, plus a few prefix tokens.
     """
     if len(shape) == 4:
         if _is_grid(shape[2:], image_size):

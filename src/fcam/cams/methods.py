@@ -86,7 +86,7 @@ METHODS: dict[str, Method] = {
 
 
 def check_method(method: str, variant: str) -> Method:
-    """Return the row of `method`; raises `FcamError` naming the nearest ones when it, or the variant, is unknown."""
+    """Return the row of `method`; raises `FcamError`, with the nearest names, for an unknown one."""
     if variant not in VARIANTS:
         raise FcamError(f"unknown variant '{variant}'; take 'published' or 'reference'")
     if method in METHODS:

@@ -1,4 +1,4 @@
-"""Score-CAM and its two descendants: features weighted by what the model says to the image seen through them."""
+"""Score-CAM and its descendants: features weighted by the score of the image seen through them."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ def from_scores(
 ) -> Tensor:
     """Return raw maps (B, n, h, w) float32 of Score-CAM, SS-CAM or IS-CAM.
 
-    `scores` maps normalised images (m, 3, H, W) to logits (m, K); `images` are the normalised images (B, 3, H, W),
-    `activation` their features (B, C, h, w), `class_idx` int64 (B, n). Each channel k gives a mask M_k in [0, 1]
-    of the image's size. Published: `w = softmax over k of the mean logit of class c` on `M_k x` (Score-CAM, Wang
-    2020), on `(M_k + d) x` with 35 draws d ~ N(0, 2^2) (SS-CAM, Wang 2020), on `c_i M_k x` with
-    `c_i = (1 + ... + i) / N`, N = 10 (IS-CAM, Naidu 2020); the score of a baseline image is the same for all k and
-    drops out. Reference: `w_k` is the summed softmax-over-classes probability, masks are normalised before they are
-    enlarged, the map adds up normalised features, and the noise of SS-CAM is (1, 3, H, W) for all channels.
+    `scores` maps normalised images (m, 3, H, W) to logits (m, K); `images` are the normalised images
+    (B, 3, H, W), `activation` their features (B, C, h, w), `class_idx` int64 (B, n). Each channel k gives a
+    mask M_k in [0, 1] of the image's size. Published: `w = softmax over k of the mean logit of class c`, on
+    `M_k x` (Score-CAM, Wang 2020), on `(M_k + d) x` with 35 draws d ~ N(0, 2^2) (SS-CAM, Wang 2020), on
+    `c_i M_k x` with `c_i = (1 + ... + i) / N`, N = 10 (IS-CAM, Naidu 2020). The score of a baseline image is
+    the same for all k and drops out. Reference: `w_k` is the probability (softmax over classes) of class c,
+    averaged for SS-CAM and summed for IS-CAM; masks are normalised before they are enlarged, the map adds up
+    normalised features, and the noise of SS-CAM is one (3, H, W) draw for all channels.
 
-    At most `chunk` masked images are alive at a time. `top_channels` keeps those of the largest mean activation.
-    `progress` is True for a bar, or a function of (done, total) channels. Raises `FcamError` for options below 1.
+    At most `chunk` masked images are alive at a time. `top_channels` keeps those of the largest mean
+    activation. `progress` is True for a bar, or a function of (done, total) channels. Raises `FcamError`
+    for options below 1.
     """
     count = samples if samples is not None else SAMPLES[method]
     std = 2.0 if noise_std is None else noise_std
@@ -99,7 +101,7 @@ def _kept_channels(activation: Tensor, top_channels: int | None) -> Tensor:
 
 
 def _masks(channels: Tensor, size: torch.Size, variant: str) -> Tensor:
-    """Turn (c, h, w) features into (c, 1, H, W) masks: enlarge, then scale to [0, 1]; the reference scales first."""
+    """Turn features (c, h, w) into masks (c, 1, H, W) in [0, 1]; the reference scales before it enlarges."""
     channels = normalize(channels) if variant == "reference" else channels
     masks = F.interpolate(channels[:, None], size, mode="bilinear", align_corners=False)
     return masks if variant == "reference" else normalize(masks)

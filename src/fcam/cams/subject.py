@@ -18,8 +18,9 @@ from fcam.cams.trace import HeadWatch
 class Subject:
     """A classifier and its images (B, 3, H, W), in whatever range the model's own forward takes.
 
-    An fcam classifier (or the one inside an FCAM model) normalises its images itself and says where its features
-    end, so nothing has to be searched there. Perturbation methods see the normalised images in either case.
+    An fcam classifier (or the one inside an FCAM model) normalises its images itself and says where its
+    features end, so nothing has to be searched there. Perturbation methods see the normalised images in
+    either case.
     """
 
     def __init__(

@@ -36,10 +36,10 @@ _NORMS_TRIED = 6
 
 
 def run(model: nn.Module, images: Tensor, layers: Sequence[str | nn.Module] | None = None) -> Forward:
-    """Run `model` once on `images` with the graph cut at `layers`, or at its last spatial map when there are none.
+    """Run `model` once on `images` with the graph cut at `layers`, or else at its last spatial map.
 
-    Call it outside inference mode. Raises `FcamError` when a layer is unknown or has no spatial extent, or when the
-    map cannot be found.
+    Call it outside inference mode. Raises `FcamError` when a layer is unknown or has no spatial extent, or
+    when the map cannot be found.
     """
     model = unwrap(model)
     with evaluating(model), torch.no_grad():
@@ -56,7 +56,7 @@ def run(model: nn.Module, images: Tensor, layers: Sequence[str | nn.Module] | No
 
 
 def run_stages(model: nn.Module, images: Tensor) -> Forward:
-    """Run `model` once with the graph cut at the last map of every resolution from stride 4 on (for RefineCAM)."""
+    """Run `model` once with the graph cut at the last map of every stage from stride 4 on (for RefineCAM)."""
     model = unwrap(model)
     with evaluating(model), torch.no_grad():
         for _ in range(2):
@@ -75,8 +75,8 @@ def run_stages(model: nn.Module, images: Tensor) -> Forward:
 def find_targets(model: nn.Module, images: Tensor) -> list[Target]:
     """Return the model's maps from fine to coarse, the last one being the last spatial map before pooling.
 
-    One extra forward pass on one image, the first time a model is seen; its answer is kept as long as the model's
-    layers stay the same.
+    One extra forward pass on one image, the first time a model is seen; its answer is kept as long as the
+    model's layers stay the same.
     """
     signature = hash(tuple((name, type(module)) for name, module in model.named_modules()))
     known = _known.get(model)
@@ -98,7 +98,8 @@ def _search(model: nn.Module, image: Tensor) -> list[Target]:
         for handle in recorder.name_layers(model):
             stack.callback(handle.remove)
         with recorder:
-            logits = logits_of(model(image))
+            output = model(image)
+    logits = logits_of(output)
     size = _size(image)
     path = recorder.bottlenecks(logits)
     grids = {call.shape[-2:] for call in recorder.calls if len(call.shape) == 4}
@@ -121,17 +122,16 @@ def _search(model: nn.Module, image: Tensor) -> list[Target]:
             f"no spatial map before pooling was found in {type(model).__name__} ({found}); "
             "pass target_layer, a layer whose output is (B, C, h, w)"
         )
-    stages = {
-        call.shape[-2:]: call
-        for call in spatial
-        if call.number < last.number and size[0] >= 3.5 * call.shape[-2]
-    }
-    stages.pop(last.shape[-2:], None)
-    return [_target(call) for call in (*stages.values(), last)]
+    taps = recorder.calls_of(getattr(output, "features", None))
+    stages = taps or list({call.shape[-2:]: call for call in spatial}.values())
+    deep = [call for call in stages if call.number < last.number and size[0] >= 3.5 * call.shape[-2]]
+    if not taps:  # a map of the last resolution before the last map is the same stage
+        deep = [call for call in deep if call.shape[-2:] != last.shape[-2:]]
+    return [_target(call) for call in (*deep, last)]
 
 
 def _before_pooling(spatial: list[Call], classes: int) -> Call:
-    """Step back from the last spatial map over calls that pool it, pass it on, or are the 1x1 conv classifier."""
+    """Step back from the last spatial map over calls that pool it, pass it on, or classify it by 1x1 conv."""
     index = len(spatial) - 1
     while index > 0:
         call, before = spatial[index], spatial[index - 1]

@@ -2,8 +2,9 @@
 
 Two watchers, both `TorchFunctionMode`s, which see every torch call that a forward makes, functional ones too:
 `Recorder` writes down which call fed which, so that the last tensor *everything* passes through can be found;
-`HeadWatch` swaps that tensor for a leaf while the forward runs, so that only what comes after it, the head, is
-ever part of a graph. No hook stays, no parameter is touched, the backbone never stores anything for backward.
+`HeadWatch` swaps that tensor for a leaf while the forward runs, so that only what comes after it, the head,
+is ever part of a graph. No hook stays, no parameter is touched, the backbone never stores anything for
+backward.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 class Call:
     """One torch call of a forward pass that returned a tensor; `number` counts them from 1.
 
-    `parents` are the calls that fed it, `layer` the outermost module that returned its result, `spots` the pixels
-    of its map, where it is one.
+    `parents` are the calls that fed it, `layer` the outermost module that returned its result, `spots` the
+    pixels of its map, where it is one.
     """
 
     number: int
@@ -82,7 +83,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def name_layers(self, model: nn.Module) -> list[Any]:
-        """Hook every layer of `model` so that calls learn their layer's name; the caller removes the handles."""
+        """Hook every layer of `model` so that calls learn its name; the caller removes the handles."""
 
         def note(name: str) -> Callable:
             def hook(_module: nn.Module, _args: Any, output: Any) -> None:
@@ -94,11 +95,15 @@ class Recorder(TorchFunctionMode):
 
         return [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
 
+    def calls_of(self, tensors: Any) -> list[Call]:
+        """Return the calls that made the tensors in a nested value, where they were recorded."""
+        return [self.calls[self._number[t]] for t in tensors_in(tensors) if t in self._number]
+
     def bottlenecks(self, output: Tensor) -> list[Call]:
         """Return, in order, the calls that every path from the images to `output` goes through.
 
-        Calls are numbered in topological order, and of the calls on any path, one is a bottleneck exactly when
-        no edge jumps over its number.
+        Calls are numbered in topological order, and of the calls on any path, one is a bottleneck exactly
+        when no edge jumps over its number.
         """
         last = self._number.get(output)
         if last is None:
@@ -128,8 +133,9 @@ class Recorder(TorchFunctionMode):
 class HeadWatch(TorchFunctionMode):
     """Cut the graph at the wanted tensors of one forward pass and remember what the head did.
 
-    `numbers` are the calls (as counted by `Recorder`) whose results are wanted; `take` may be called from a layer
-    hook instead. The first becomes a leaf, those after it stay in the graph. `taken` maps each key to its tensor.
+    `numbers` are the calls (as counted by `Recorder`) whose results are wanted; `take` may be called from a
+    layer hook instead. The first becomes a leaf, those after it stay in the graph. `taken` maps each key to
+    its tensor.
     """
 
     def __init__(self, numbers: tuple[int, ...] = ()) -> None:
@@ -170,7 +176,7 @@ class HeadWatch(TorchFunctionMode):
         return result
 
     def take(self, key: Any, tensor: Tensor) -> Tensor:
-        """Keep `tensor` under `key` and return what the model shall go on with: a copy, safe for in-place calls."""
+        """Keep `tensor` under `key`; return the copy, safe for in-place calls, that the model goes on with."""
         self._paused = True
         try:
             with torch.enable_grad():
