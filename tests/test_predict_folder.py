@@ -19,9 +19,9 @@ from fcam import predict_command, predict_folder, predict_output
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.predict import Localizer
-from fcam.predict_command import PredictConfig, load_predictions, run_predict
+from fcam.predict_command import PredictConfig, run_predict
 from fcam.predict_folder import FolderResult, predict_files
-from fcam.predict_output import Outputs, name_outputs
+from fcam.predict_output import Outputs, load_predictions, name_outputs
 from planted import Planted
 
 RED = (255, 20, 20)
@@ -228,9 +228,11 @@ def test_resume_after_a_kill(tmp_path: Path) -> None:
     rows = predict_files(localizer(), files, out, settings={"threshold": 0.5}).rows
     killed(out, rows[:5], json.dumps(rows[5])[:-30])
     (out / rows[2]["files"]["masks"]).unlink()
+    (out / "masks" / ".0123456789ab.png").write_bytes(b"half a fi")
     result = predict_files(localizer(), files, out, settings={"threshold": 0.5}, resume=True)
     assert result.resumed == 4, "of five rows one lacks a file"
     assert result.rows == rows
+    assert not list((out / "masks").glob(".*"))
 
 
 def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:
@@ -348,6 +350,11 @@ def test_bad_options_are_refused_first(tmp_path: Path, options: dict[str, Any], 
 def test_a_broken_list_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "predictions.json").write_text("{")
     with pytest.raises(FcamError, match="cannot read"):
+        load_predictions(tmp_path)
+    with pytest.raises(FcamError, match="cannot read"):
+        predict_files(localizer(), photos(tmp_path / "in", 1), tmp_path, resume=True)
+    (tmp_path / "predictions.json").write_text('["other"]')
+    with pytest.raises(FcamError, match="is not a list that fcam predict wrote"):
         load_predictions(tmp_path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -176,12 +175,3 @@ def _report(result: FolderResult, config: PredictConfig, asked: int) -> None:
 def _printable(text: str) -> str:
     """Replace what a terminal cannot show, such as file names that are not valid UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def load_predictions(out: str | Path) -> dict[str, Any]:
-    """Read `predictions.json` of a folder run (the file or its folder); raises `FcamError` when it cannot."""
-    path = Path(out) / FINAL if Path(out).is_dir() else Path(out)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FcamError(f"cannot read {path}: {error}") from error

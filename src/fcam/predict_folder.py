@@ -160,11 +160,11 @@ class _Run:
 
     def _weight(self, path: Path) -> int:
         """Return the number of pixels from the file's header; 0 for a file that will fail to open."""
-        if not path.is_file():
-            return 0
         try:
+            if not path.is_file():
+                return 0
             width, height = image_size(path, max_pixels=self.localizer.max_pixels)
-        except FcamError:
+        except (FcamError, OSError):
             return 0
         return width * height
 

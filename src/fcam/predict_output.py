@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,6 +145,18 @@ def _picture(image: Image.Image, path: Path) -> None:
         image.save(temporary, quality=JPEG_QUALITY)
 
 
+def load_predictions(out: str | Path) -> dict[str, Any]:
+    """Read `predictions.json` of a folder run (the file or its folder); raises `FcamError` when it cannot."""
+    path = Path(out) / FINAL if Path(out).is_dir() else Path(out)
+    try:
+        whole = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FcamError(f"cannot read {path}: {error}; give the folder of a finished run") from error
+    if not isinstance(whole, dict) or not {"settings", "predictions", "failed"} <= whole.keys():
+        raise FcamError(f"{path} is not a list that fcam predict wrote; give the folder of a finished run")
+    return whole
+
+
 class Journal:
     """The list of a run while it grows, a line per photo, each on disk at once: a kill loses nothing.
 
@@ -165,6 +178,8 @@ class Journal:
             )
         if resume and ours:
             self.rows = self._read()
+        if ours:
+            self._sweep()
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -176,11 +191,18 @@ class Journal:
         (out / FINAL).unlink(missing_ok=True)
         self._stream = (out / JOURNAL).open("a", encoding="utf-8")
 
+    def _sweep(self) -> None:
+        """Remove what a kill left half written."""
+        for folder in SUBFOLDERS:
+            for file in (self.out / folder).rglob(".*"):
+                if re.fullmatch(r"\.[0-9a-f]{12}\.(png|jpg|npy)", file.name):
+                    file.unlink(missing_ok=True)
+
     def _read(self) -> list[dict[str, Any]]:
         """Return the rows of the run before whose files are all there; its settings must be ours."""
         settings, rows = None, []
-        if (out := self.out / FINAL).exists():
-            whole = json.loads(out.read_text(encoding="utf-8"))
+        if (self.out / FINAL).exists():
+            whole = load_predictions(self.out)
             settings, rows = whole["settings"], whole["predictions"]
         else:
             for line in (self.out / JOURNAL).read_text(encoding="utf-8").splitlines():
