@@ -32,12 +32,10 @@ class TimmBackbone(Backbone):
         label = label or f"timm:{name}"
         net = _create(name, pretrained, label)
         check_pyramid(label, net)
-        unstride(label, net, lambda images: _pyramid(net, images), output_stride)
+        maps = unstride(label, net, lambda images: _pyramid(net, images), output_stride)
         config = net.pretrained_cfg
         linear = _linear_after_pooling(net) if pretrained else None
         net.reset_classifier(0)
-        with torch.no_grad(), evaluating(net):
-            maps = _pyramid(net, torch.zeros(1, 3, PROBE_SIDE, PROBE_SIDE))
         strides = nominal_strides(maps, PROBE_SIDE)
         late = _prune(net, lambda images: _pyramid(net, images))
         taps = [i for i in range(len(maps)) if strides[i] > 1 or i == len(maps) - 1]
@@ -134,11 +132,10 @@ def _prune(net: nn.Module, features: Callable[[Tensor], list[Tensor]]) -> list[l
 
     Whether a map depends on a parameter is read off the autograd graph: that is the same for all networks.
     """
-    named = dict(net.named_parameters())
+    names = {id(parameter): key for key, parameter in net.named_parameters()}
     with torch.enable_grad(), evaluating(net):
-        *below, top = features(torch.zeros(1, 3, 96, 96))
-        used = _dependencies(top, named)
-        late = [[key for key in named if key in used - _dependencies(m, named)] for m in below]
+        *below, used = [_dependencies(m, names) for m in features(torch.zeros(1, 3, 128, 128))]
+    late = [[key for key in names.values() if key in used - known] for known in below]
     for name, child in list(net.named_children()):
         keys = {f"{name}.{key}" for key, _ in child.named_parameters()}
         if keys and not keys & used:
@@ -146,6 +143,15 @@ def _prune(net: nn.Module, features: Callable[[Tensor], list[Tensor]]) -> list[l
     return late
 
 
-def _dependencies(output: Tensor, named: dict[str, nn.Parameter]) -> set[str]:
-    grads = torch.autograd.grad(output.sum(), list(named.values()), retain_graph=True, allow_unused=True)
-    return {key for key, grad in zip(named, grads, strict=True) if grad is not None}
+def _dependencies(output: Tensor, names: dict[int, str]) -> set[str]:
+    """Names of the parameters that `output` was computed from; the graph is only walked, not run."""
+    found, seen, pending = set(), set(), [output.grad_fn]
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            found.add(names.get(id(leaf)))
+        pending.extend(parent for parent, _ in node.next_functions)
+    return found - {None}

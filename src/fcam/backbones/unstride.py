@@ -36,23 +36,25 @@ def nominal_strides(maps: list[Tensor], side: int) -> tuple[int, ...]:
     return tuple(2 ** round(math.log2(side / m.shape[-1])) for m in maps)
 
 
-def unstride(name: str, net: nn.Module, features: Features, output_stride: int) -> None:
+def unstride(name: str, net: nn.Module, features: Features, output_stride: int) -> list[Tensor]:
     """Set the deepest strides of `net` to 1 until the last map of `features` has `output_stride`.
 
     All layers that go from one resolution to the next (main path, shortcut, pooling, blur) change together,
-    their weights are kept and nothing is dilated. Raises `FcamError` naming the strides that can be reached.
+    their weights are kept and nothing is dilated. Returns the maps of a blank image of PROBE_SIDE pixels.
+    Raises `FcamError` naming the strides that can be reached.
     """
-    native = current = nominal_strides(_probe(net, features)[0], PROBE_SIDE)[-1]
+    maps, steps = _probe(net, features)
+    native = current = nominal_strides(maps, PROBE_SIDE)[-1]
     if output_stride < 1 or output_stride & (output_stride - 1) or output_stride > native:
         raise FcamError(
             f"{name} cannot have output stride {output_stride}; choose a power of two up to {native}, its own"
         )
     while current > output_stride:
-        _, steps = _probe(net, features)
         deepest = [s for s in steps if s.after == current and s.before * 2 == current]
         undo = [_remove_stride(net, step.name) for step in deepest]
         try:
-            reached = nominal_strides(_probe(net, features)[0], PROBE_SIDE)[-1]
+            maps, steps = _probe(net, features)
+            reached = nominal_strides(maps, PROBE_SIDE)[-1]
         except Exception:  # branches that no longer agree in size fail in whatever way the network likes
             reached = current
         if reached >= current:
@@ -64,6 +66,7 @@ def unstride(name: str, net: nn.Module, features: Features, output_stride: int) 
                 f"changed; choose output_stride {' or '.join(possible)}, or another network"
             )
         current = reached
+    return maps
 
 
 def _probe(net: nn.Module, features: Features) -> tuple[list[Tensor], list[Step]]:
