@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
+
+from tyro.conf import Positional
 
 from fcam import __version__
 from fcam.errors import FcamError
@@ -78,54 +80,98 @@ def train(arguments: list[str]) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class Evaluate:
-    """Score a run or a model on a split: CAM and F-CAM side by side, under both threshold rules."""
-
-    model: Annotated[str, "positional"] = ""
-    """Run or model folder."""
-    data: str = ""
-    """Data set; by default the one the run was trained on."""
-    split: str = "test"
-    out: Path | None = None
-    """Where metrics.json goes; by default into the run, or beside the model."""
-    method: str = ""
-    """CAM method to stand beside F-CAM; by default the one of training."""
-    save_maps: Path | None = None
-    """Folder for one .npy per image and kind of map, in wsolevaluation's layout."""
-    precision: Literal["no", "bf16", "fp16"] = "no"
-    batch_size: int = 32
-    workers: int = 2
-    size: int = 224
-    """Side that images are resized to."""
-
-
 def evaluate(arguments: list[str]) -> int:
-    """score a run on a split and write metrics.json"""
-    import tyro
+    """score a run, a model or a folder of heat maps on a split"""
+    from fcam.evaluate_command import EvaluateConfig, run_evaluate
 
-    config = _parse(
-        tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(Evaluate),
-        "evaluate",
-        arguments,
-        "fcam evaluate runs/cub10",
+    return run_evaluate(
+        _parse(EvaluateConfig, "evaluate", arguments, "fcam evaluate runs/cub10 --split test")
     )
-    del config
+
+
+def predict(arguments: list[str]) -> int:
+    """write overlay, mask, heat map and boxes for photos"""
+    from fcam.predict_command import PredictConfig, run_predict
+
+    return run_predict(_parse(PredictConfig, "predict", arguments, "fcam predict photos/ --model runs/cub10"))
+
+
+def demo(arguments: list[str]) -> int:
+    """the whole chain on a drawn data set, and a page with pictures"""
+    from fcam.demo import DemoConfig, run_demo
+
+    path = run_demo(_parse(DemoConfig, "demo", arguments, "fcam demo --out runs/demo"))
+    print(f"report: {path}")
     return 0
 
 
-def list_things(arguments: list[str]) -> int:
-    """list recipes, backbones or methods"""
-    from fcam.recipes import list_recipes
+def data(arguments: list[str]) -> int:
+    """check: verify a data set before training on it"""
+    if arguments[:1] in ([], ["-h"], ["--help"]):
+        print("usage: fcam data check PATH [--metadata FOLDER]\n\nExample:  fcam data check data/cub10")
+        return 0 if arguments else MISTAKE
+    if arguments[0] != "check":
+        raise FcamError(
+            f"fcam data knows check, got {arguments[0]!r}; for instance: fcam data check data/cub10"
+        )
+    from fcam.data.check import check, print_report
 
-    kinds: dict[str, Callable[[], list[str]]] = {"recipes": list_recipes}
+    config = _parse(DataCheck, "data check", arguments[1:], "fcam data check data/cub10")
+    report = check(config.path, metadata=config.metadata)
+    print_report(report)
+    return 1 if report.problems else 0
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """Verify a data set: files, sizes, boxes, masks, classes, duplicates between splits."""
+
+    path: Annotated[Path, Positional]
+    """Folder of the data set."""
+    metadata: Path | None = None
+    """Folder of wsolevaluation's lists, where it is not PATH/metadata."""
+
+
+def list_things(arguments: list[str]) -> int:
+    """recipes, backbones or methods that exist"""
+    kinds = {"recipes": _recipes, "backbones": _backbones, "methods": _methods}
     if len(arguments) != 1 or arguments[0] not in kinds:
         raise FcamError(f"fcam list takes one of {', '.join(kinds)}, got {' '.join(arguments) or 'nothing'}")
     print("\n".join(kinds[arguments[0]]()))
     return 0
 
 
-VERBS: dict[str, Verb] = {"train": train, "evaluate": evaluate, "list": list_things}
+def _recipes() -> list[str]:
+    from fcam.recipes import list_recipes, recipe
+
+    return [f"{name:<34} {_one_line(recipe(name))}" for name in list_recipes()]
+
+
+def _one_line(config: Any) -> str:
+    stages = f"{config.stage1.epochs} + {config.stage2.epochs} epochs, batch {config.stage2.batch_size}"
+    return f"{config.model.backbone}, n⁻ {config.seeds.n_minus}, λ {config.loss.crf:.2g}, {stages}"
+
+
+def _backbones() -> list[str]:
+    from fcam.registry import list_models
+
+    return [*list_models(), "timm:NAME            any timm CNN with a feature pyramid"]
+
+
+def _methods() -> list[str]:
+    from fcam.cams import METHODS
+
+    return [f"{m.name:<17} {m.summary} ({m.source})" for m in METHODS.values()]
+
+
+VERBS: dict[str, Verb] = {
+    "demo": demo,
+    "predict": predict,
+    "train": train,
+    "evaluate": evaluate,
+    "data": data,
+    "list": list_things,
+}
 
 
 def usage() -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.table import Table
 
 from fcam import draw, files, scores
 from fcam.data import EvalTransform, open_dataset
 from fcam.data.synthetic import draw_set
+from fcam.evaluate_command import print_table, read_report
 from fcam.model import FCAM
-from fcam.progress import console, say
+from fcam.progress import say
 from fcam.recipes import recipe
 from fcam.report import gallery, page
 from fcam.train import train
@@ -51,20 +49,9 @@ def run_demo(config: DemoConfig) -> Path:
         resume=True,
     )
     train(settings)
-    report = json.loads((config.out / "metrics.json").read_text(encoding="utf-8"))
+    report = read_report(config.out / "metrics.json")
     print_table(report)
     return _write_page(config, settings.crop, report)
-
-
-def print_table(report: dict) -> None:
-    """Show the report of an evaluation on the terminal."""
-    head, *rows = scores.table(report)
-    shown = Table(title=f"{report['split']}, {report['images']} images; percent")
-    for name in head:
-        shown.add_column(name, justify="right" if name not in head[:2] else "left", no_wrap=True)
-    for row in rows:
-        shown.add_row(*row, style="bold" if row[0] == scores.TITLES["fcam"] else "")
-    console.print(shown)
 
 
 def _write_page(config: DemoConfig, size: int, report: dict) -> Path:

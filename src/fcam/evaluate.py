@@ -11,9 +11,9 @@ from accelerate import PartialState
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from fcam import files
 from fcam.config import Precision
 from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset, splits
+from fcam.map_files import write_maps
 from fcam.model import FCAM
 from fcam.precision import autocast
 from fcam.progress import epoch_bar
@@ -95,20 +95,10 @@ def evaluate_split(
                 maps, logits = score_maps(model, images, labels, kinds, method, variant, generator)
             card.update(maps, logits, batch)
             if save_maps is not None:
-                _save_maps(save_maps, maps, batch["image_id"])
+                write_maps(save_maps, maps, batch["image_id"])
             bar.advance(len(images))
     model.train(was_training)
     return card
-
-
-def _save_maps(folder: Path, maps: dict[str, Tensor], image_ids: list[str]) -> None:
-    """`<folder>/<kind>/<image id>.npy`, float16, (H, W)."""
-    import numpy as np
-
-    for kind, batch in maps.items():
-        for image_id, array in zip(image_ids, batch.cpu().numpy(), strict=True):
-            with files.write_atomic((folder / kind / image_id).with_suffix(".npy")) as temporary:
-                np.save(temporary, array.astype(np.float16))
 
 
 def has_truth_for(metric: str, root: str) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fcam import cams
-from fcam.data.images import MAX_PIXELS, _to_rgb, open_image
+from fcam.data.images import MAX_PIXELS, open_image, to_rgb
 from fcam.errors import FcamError
 from fcam.model import FCAM, foreground
 from fcam.precision import fast_dtype
@@ -222,7 +222,7 @@ def as_image(photo: Image.Image | NDArray[Any] | Tensor) -> Image.Image:
     pixels that were passed. Raises `FcamError` for another dtype or shape.
     """
     if isinstance(photo, Image.Image):
-        return _to_rgb(photo)
+        return to_rgb(photo)
     kind = "tensor (channels, H, W)" if isinstance(photo, Tensor) else "array (H, W, channels)"
     array = photo.detach().cpu().numpy() if isinstance(photo, Tensor) else np.asarray(photo)
     if isinstance(photo, Tensor) and array.ndim == 3:
@@ -233,7 +233,7 @@ def as_image(photo: Image.Image | NDArray[Any] | Tensor) -> Image.Image:
     if array.ndim not in (2, 3) or channels not in (1, 3, 4) or 0 in array.shape:
         raise FcamError(f"a photo as {kind} needs 1, 3 or 4 channels, got shape {tuple(photo.shape)}")
     array = array.reshape(array.shape[:2]) if channels == 1 else array
-    return _to_rgb(Image.fromarray(np.ascontiguousarray(array)))
+    return to_rgb(Image.fromarray(np.ascontiguousarray(array)))
 
 
 def _is_one(photos: object) -> bool:

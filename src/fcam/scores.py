@@ -19,14 +19,21 @@ NUMBERS = ("max_box_acc", "max_box_acc_v2", "top1_loc", "top5_loc", "pxap", "pio
 
 
 class BoxScores:
-    """Box metrics of one kind of map over one split; images without a true box are left out."""
+    """Box metrics of one kind of map over one split; images without a true box are left out.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        device: where states live.
+        classes: whether logits will be given, for top-1 and top-5 localization.
+    """
+
+    def __init__(self, device: torch.device, classes: bool = True) -> None:
         self.box = MaxBoxAcc(iou=IOU).to(device)
         self.box_v2 = MaxBoxAccV2(iou=IOU).to(device)
-        self.topk = TopKLocalization(topk=(1, 5), iou=(0.5,)).to(device)
+        self.topk = TopKLocalization(topk=(1, 5), iou=(0.5,)).to(device) if classes else None
 
-    def update(self, maps: Tensor, logits: Tensor, labels: Tensor, boxes: list[Tensor]) -> None:
+    def update(
+        self, maps: Tensor, logits: Tensor | None, labels: Tensor | None, boxes: Sequence[Tensor]
+    ) -> None:
         """Take in maps (B, H, W), logits (B, K), labels (B,) and B sets of boxes."""
         kept = [i for i, own in enumerate(boxes) if len(own)]
         if not kept:
@@ -34,36 +41,32 @@ class BoxScores:
         boxes = [boxes[i] for i in kept]
         self.box.update(maps[kept], boxes)
         self.box_v2.update(maps[kept], boxes)
-        self.topk.update(maps[kept], boxes, logits[kept], labels[kept])
+        if self.topk is not None and logits is not None and labels is not None:
+            self.topk.update(maps[kept], boxes, logits[kept], labels[kept])
 
     def thresholds(self) -> dict[str, Any]:
         """The thresholds that are best on this split."""
-        top1, top5 = self.topk.best_threshold()[:, 0].tolist()
         return {
             "max_box_acc": _by_iou(self.box.best_threshold()),
             "max_box_acc_v2": _by_iou(self.box_v2.best_threshold()),
-            "top1_loc": round(top1, 6),
-            "top5_loc": round(top5, 6),
+            **_top(self.topk and self.topk.best_threshold()),
         }
 
     def best(self) -> dict[str, Any]:
         """Percentages at the split's own best thresholds."""
-        top1, top5 = self.topk.compute()[:, 0].tolist()
         return {
             "max_box_acc": _by_iou(self.box.compute()),
             "max_box_acc_v2": self.box_v2.compute().item(),
-            "top1_loc": top1,
-            "top5_loc": top5,
+            **_top(self.topk and self.topk.compute()),
         }
 
     def at(self, other: BoxScores) -> dict[str, Any]:
         """Percentages at the thresholds that were best on another split."""
-        top1, top5 = self.topk.at_threshold(other.topk.best_threshold())[:, 0].tolist()
+        top = self.topk and other.topk and self.topk.at_threshold(other.topk.best_threshold())
         return {
             "max_box_acc": _by_iou(self.box.at_threshold(other.box.best_threshold())),
             "max_box_acc_v2": self.box_v2.at_threshold(other.box_v2.best_threshold()).mean().item(),
-            "top1_loc": top1,
-            "top5_loc": top5,
+            **_top(top),
         }
 
 
@@ -95,11 +98,13 @@ class PixelScores:
 class MapScores:
     """Box and pixel metrics of one kind of map, as far as the split has the truth for them."""
 
-    def __init__(self, has_boxes: bool, has_masks: bool, device: torch.device) -> None:
-        self.boxes = BoxScores(device) if has_boxes else None
+    def __init__(self, has_boxes: bool, has_masks: bool, device: torch.device, classes: bool = True) -> None:
+        self.boxes = BoxScores(device, classes) if has_boxes else None
         self.pixels = PixelScores(device) if has_masks else None
 
-    def update(self, maps: Tensor, logits: Tensor, labels: Tensor, batch: dict[str, Any]) -> None:
+    def update(
+        self, maps: Tensor, logits: Tensor | None, labels: Tensor | None, batch: dict[str, Any]
+    ) -> None:
         """Take in a batch of maps (B, H, W) with its logits, labels and truth."""
         if self.boxes is not None:
             self.boxes.update(maps, logits, labels, batch["boxes"])
@@ -134,6 +139,11 @@ class MapScores:
 
 def _by_iou(values: Tensor) -> dict[str, float]:
     return {f"{iou:g}": round(value, 6) for iou, value in zip(IOU, values.tolist(), strict=True)}
+
+
+def _top(values: Tensor | None) -> dict[str, float]:
+    """Row of top-1 and top-5 localization from (2, 1); nothing where classes are unknown."""
+    return {} if values is None else dict(zip(("top1_loc", "top5_loc"), values[:, 0].tolist(), strict=True))
 
 
 class Scorecard:
@@ -180,16 +190,25 @@ class Scorecard:
         """The content of `metrics.json`; percentages."""
         rows = {}
         for kind, scores in self.maps.items():
-            carried = carried_from.maps.get(kind) if carried_from is not None else None
-            rows[kind] = scores.report(carried)
+            rows[kind] = scores.report(carried_from.maps.get(kind) if carried_from is not None else None)
         classification = {"top1": 100 * self.top1.compute().item(), "top5": 100 * self.top5.compute().item()}
-        return {
-            "split": split,
-            "images": self.images,
-            "convention": "reference (wsolevaluation), threshold relative to each map's maximum",
-            "classification": classification,
-            "maps": rows,
-        }
+        return _report(split, self.images, classification, rows)
+
+
+def report_of_maps(split: str, images: int, scores: MapScores, carried: MapScores | None) -> dict[str, Any]:
+    """The content of `metrics.json` for maps that came without a classifier."""
+    return _report(split, images, {"top1": None, "top5": None}, {"cam": scores.report(carried)})
+
+
+def _report(split: str, images: int, classification: dict[str, Any], rows: dict[str, Any]) -> dict[str, Any]:
+    convention = "reference (wsolevaluation); thresholds are relative to each map's maximum"
+    return {
+        "split": split,
+        "images": images,
+        "convention": convention,
+        "classification": classification,
+        "maps": rows,
+    }
 
 
 def table(report: dict[str, Any]) -> list[list[str]]:

@@ -237,7 +237,7 @@ def _train_loader(config: TrainConfig, batch_size: int) -> DataLoader[Any]:
     return DataLoader(
         dataset,  # type: ignore[arg-type]
         batch_size=batch_size,
-        sampler=EpochSampler(len(dataset), seed=config.seed),
+        sampler=EpochSampler(dataset, seed=config.seed),
         collate_fn=collate,
         num_workers=config.workers,
         persistent_workers=config.workers > 0,

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from fcam.data import folder, wsol
-from fcam.data.images import open_image, open_mask
+from fcam.data.images import image_size, open_image, open_mask
 from fcam.data.split import MaskFiles, Split
 from fcam.data.transforms import Geometry, Transform, identity
 from fcam.errors import FcamError
@@ -54,19 +54,29 @@ class LocalizationDataset(Dataset[dict[str, Any]]):
         index = range(len(self))[index]
         image = open_image(self.path(index), exif=self.split.exif)
         geometry = self._geometry(index, image.size)
-        item = {
+        return {
             "image": geometry.image(image),
             "label": self.labels[index],
             "index": index,
             "image_id": self.image_ids[index],
+            **self.truth(index, geometry, image.size),
         }
+
+    def truth(self, index: int, geometry: Geometry, size: tuple[int, int] | None = None) -> dict[str, Any]:
+        """Return "boxes" (n, 4) and "mask" (h, w) of an image, as far as the split has them, moved by
+        `geometry`.
+
+        `size` (w, h) is the photo's, used where the lists do not say what their boxes refer to; without it
+        the photo is asked.
+        """
+        image_id, found = self.image_ids[index], {}
         if self.split.boxes is not None:
-            boxes = self.split.boxes.get(self.image_ids[index], np.zeros((0, 4)))
-            size = self.split.sizes.get(self.image_ids[index], image.size)
-            item["boxes"] = torch.from_numpy(geometry.boxes(boxes, size))
+            boxes = self.split.boxes.get(image_id, np.zeros((0, 4)))
+            size = self.split.sizes.get(image_id) or size or image_size(self.path(index), self.split.exif)
+            found["boxes"] = torch.from_numpy(geometry.boxes(boxes, size))
         if self.split.masks is not None:
-            item["mask"] = _mask(self.split.masks.get(self.image_ids[index], []), geometry)
-        return item
+            found["mask"] = _mask(self.split.masks.get(image_id, []), geometry)
+        return found
 
     def path(self, index: int) -> Path:
         """Return the path of the image file at `index`."""

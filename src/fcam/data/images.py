@@ -239,6 +239,3 @@ def _to_eight_bits(grey: np.ndarray) -> np.ndarray:
     else:
         top = float(next(2**bits - 1 for bits in _DEPTHS if high < 2**bits))
     return np.rint(values * (255.0 / top)).astype(np.uint8)
-
-
-_to_rgb = to_rgb

@@ -1,0 +1,115 @@
+"""`fcam evaluate`: a run, a model, or a folder of maps made elsewhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from rich.table import Table
+from tyro.conf import Positional
+
+from fcam import files, scores
+from fcam.checkpoint import resolve
+from fcam.config import Precision
+from fcam.errors import FcamError
+from fcam.evaluate import evaluate
+from fcam.map_files import evaluate_map_files
+from fcam.model import FCAM
+from fcam.progress import console, say
+from fcam.run import load_config
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Score a run or a model on a split, CAM and F-CAM side by side, or a folder of heat maps from any project.
+
+    Numbers follow the WSOL benchmark and are shown under two rules: at the split's own best threshold, and at the threshold
+    that was best on val. Results go to metrics.json.
+    """
+
+    model: Positional[str] = ""
+    """Folder of a run or of a model."""
+    data: str = ""
+    """Data set; default: the one that the run was trained on."""
+    split: str = "test"
+    """train, val or test; it must have boxes or masks."""
+    out: Path | None = None
+    """File for the numbers; default: metrics.json of the run, or in the current folder."""
+    method: str = ""
+    """CAM method that stands beside F-CAM; default: the one of training."""
+    save_maps: Path | None = None
+    """Folder for one .npy per image and kind of map, float16, in wsolevaluation's layout."""
+    maps: Path | None = None
+    """Folder of .npy heat maps, one per image id, to score instead of a model."""
+    metadata: Path | None = None
+    """With --maps: folder that holds val/ and test/ lists of wsolevaluation."""
+    precision: Precision = "no"
+    """Number format of the network; float32 by default."""
+    batch_size: int = 32
+    workers: int = 2
+    size: int | None = None
+    """Side that images are resized to; default: the one of training, or 224."""
+
+
+def run_evaluate(config: EvaluateConfig) -> int:
+    """Do what `fcam evaluate` was asked for; 0 when every image of the split was scored."""
+    if (config.maps is None) == (config.model == ""):
+        raise FcamError(
+            "name either a run or model folder, or a folder of heat maps with --maps; see fcam evaluate --help"
+        )
+    if config.maps is not None:
+        report = evaluate_map_files(config.maps, config.metadata, config.split, config.data)
+        out = config.out or Path("metrics.json")
+    else:
+        report, out = _evaluate_model(config)
+    if PartialState().is_main_process:
+        files.write_json(out, report)
+        print_table(report)
+        say(f"numbers in {out}")
+    return 0
+
+
+def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
+    folder = Path(config.model)
+    is_run = (folder / "config.yaml").is_file()
+    data = config.data or (load_config(folder).data if is_run else "")
+    if not data:
+        raise FcamError(f"{config.model} does not say which data set to score; add --data ROOT")
+    model = FCAM.from_pretrained(resolve(config.model)).to(PartialState().device)
+    training = model.metadata.get("training") or {}
+    report = evaluate(
+        model,
+        data,
+        config.split,
+        config.size or int(training.get("crop", 224)),
+        method=config.method or str(model.metadata.get("method", "cam")),
+        variant=str(model.metadata.get("variant", "published")),
+        batch_size=config.batch_size,
+        precision=config.precision,
+        workers=config.workers,
+        seed=int(training.get("seed", 0)),
+        save_maps=config.save_maps,
+    )
+    name = "metrics.json" if config.split == "test" else f"metrics-{config.split}.json"
+    return report, config.out or (folder / name if is_run else Path(name))
+
+
+def print_table(report: dict[str, Any]) -> None:
+    """Show the report of an evaluation on the terminal, without wrapping numbers."""
+    head, *rows = scores.table(report)
+    top1 = report["classification"]["top1"]
+    accuracy = "" if top1 is None else f"; classification top-1 {top1:.1f}"
+    shown = Table(title=f"{report['split']}, {report['images']} images, percent{accuracy}")
+    for place, name in enumerate(head):
+        shown.add_column(name, justify="left" if place < 2 else "right", no_wrap=True)
+    for row in rows:
+        shown.add_row(*row, style="bold" if row[0] == scores.TITLES["fcam"] else "")
+    console.print(shown, soft_wrap=True)
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Read a metrics.json."""
+    return json.loads(path.read_text(encoding="utf-8"))

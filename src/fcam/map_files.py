@@ -1,0 +1,112 @@
+"""Heat maps on disk, one `.npy` per image in wsolevaluation's layout: written from here, scored from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fcam import files
+from fcam.data import LocalizationDataset, open_dataset, splits
+from fcam.data.transforms import EvalTransform, Geometry
+from fcam.errors import FcamError
+from fcam.scores import MapScores, report_of_maps
+
+
+def write_maps(folder: Path, maps: dict[str, Tensor], image_ids: list[str]) -> None:
+    """Write `<folder>/<kind>/<image id>.npy` for a batch: float16, (H, W), in [0, 1]."""
+    for kind, batch in maps.items():
+        for image_id, array in zip(image_ids, batch.cpu().numpy(), strict=True):
+            with files.write_atomic(folder / kind / f"{image_id}.npy") as temporary:
+                np.save(temporary, array.astype(np.float16))
+
+
+def evaluate_map_files(maps: Path, metadata: Path | None, split: str, data: str = "") -> dict[str, Any]:
+    """Score a folder of heat maps against the boxes or masks of a split; photos are not needed for boxes.
+
+    Args:
+        maps: `<image id>.npy` (or the id without its suffix), each (H, W) floating point in [0, 1]; where there are
+            `val/` and `test/` folders inside, the one of the split is taken.
+        metadata: folder of wsolevaluation's lists; None looks in `data`.
+        split: split to score. With a `val` folder of maps beside it, thresholds are carried over from there.
+        data: root of the data set, for masks.
+
+    Returns:
+        the content of `metrics.json`, with the kind of map named "cam".
+
+    Raises:
+        FcamError: a missing, misshapen, non-finite or out-of-range map, with its image id; no number is ever computed on
+            a part of the split.
+    """
+    root = data or (str(metadata.parent) if metadata is not None else "")
+    if not root:
+        raise FcamError(
+            "--maps needs --metadata (folder of val/ and test/ lists) or --data (folder of the data set)"
+        )
+    cards = {}
+    for name in dict.fromkeys(("val", split)):
+        folder = maps / name if (maps / name).is_dir() else maps
+        if name != split and (folder == maps or name not in splits(root, metadata=metadata)):
+            continue
+        truth = open_dataset(root, name, transform=EvalTransform(), localization=True, metadata=metadata)
+        cards[name] = _score(folder, truth)
+    count = len(open_dataset(root, split, metadata=metadata))
+    carried = cards.get("val") if split != "val" else None
+    return report_of_maps(split, count, cards[split], carried)
+
+
+def _score(folder: Path, truth: LocalizationDataset) -> MapScores:
+    card = MapScores(truth.has_boxes, truth.has_masks, torch.device("cpu"), classes=False)
+    if card.boxes is None and card.pixels is None:
+        raise FcamError(f"the {truth.split.name} split has neither boxes nor masks to score maps against")
+    for index, array in enumerate(_maps(folder, truth.image_ids)):
+        height, width = array.shape
+        item = truth.truth(index, Geometry((width, height), (0, 0, width, height)))
+        batch = {
+            "boxes": [item["boxes"]] if "boxes" in item else None,
+            "mask": item["mask"][None] if "mask" in item else None,
+        }
+        card.update(torch.from_numpy(array)[None], None, None, batch)
+    return card
+
+
+def _maps(folder: Path, image_ids: list[str]) -> Iterator[np.ndarray]:
+    """Every map of the split in list order, checked."""
+    if not folder.is_dir():
+        raise FcamError(f"there is no folder of heat maps at {folder}; check the path")
+    for image_id in image_ids:
+        named = (folder / f"{image_id}.npy", (folder / image_id).with_suffix(".npy"))
+        path = next((p for p in named if p.is_file()), None)
+        if path is None:
+            raise FcamError(
+                f"the map of image {image_id} is missing: neither {named[0]} nor {named[1]} is there"
+            )
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise FcamError(
+                f"the map {path} of image {image_id} cannot be read: {error}; write it again"
+            ) from error
+        yield _checked(array, image_id, path)
+
+
+def _checked(array: np.ndarray, image_id: str, path: Path) -> np.ndarray:
+    if array.ndim != 2 or not array.size or not np.issubdtype(array.dtype, np.floating):
+        raise FcamError(
+            f"the map of image {image_id} is {array.dtype} {array.shape}, not floating point (H, W): {path}"
+        )
+    if not np.isfinite(array).all():
+        raise FcamError(
+            f"the map of image {image_id} holds NaN or infinity: {path}; normalise constant maps to zeros"
+        )
+    low, high = float(array.min()), float(array.max())
+    if low < 0 or high > 1:
+        raise FcamError(
+            f"the map of image {image_id} spans {low:.4g} to {high:.4g}, outside [0, 1]: {path}; normalise it"
+        )
+    # float16 is widened exactly; float64 keeps the precision that the benchmark quantises at.
+    return array if array.dtype == np.float64 else array.astype(np.float32)
