@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -58,8 +59,9 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         kinds = options[:1] * len(value) if options[-1] is Ellipsis else options
         if len(kinds) == len(value):
             return tuple(_convert(k, v, where) for k, v in zip(kinds, value, strict=True))
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            return float(value)  # YAML reads 1e-7, without a point, as text
     if isinstance(kind, type) and isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
         return value
     wanted = (

@@ -49,6 +49,7 @@ def train(config: TrainConfig) -> Path:
         log_with="tensorboard" if config.tensorboard else None,
         project_dir=config.out,
     )
+    classes = open_dataset(config.data, "train").classes  # a wrong path ends here, before anything is written
     run = Run(config.out)
     if accelerator.is_main_process:
         run.open(config)
@@ -56,7 +57,7 @@ def train(config: TrainConfig) -> Path:
     if config.tensorboard:
         accelerator.init_trackers("tensorboard")
     set_seed(config.seed)
-    model = _build_model(config).to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = _build_model(config, classes).to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     stages = (
         [ClassifierStage(model, config)] if config.stages != "decoder" and not config.classifier_from else []
     )
@@ -70,9 +71,8 @@ def train(config: TrainConfig) -> Path:
     return run.root
 
 
-def _build_model(config: TrainConfig) -> FCAM:
+def _build_model(config: TrainConfig, classes: list[str]) -> FCAM:
     """The network at the start: ImageNet weights, or the classifier of an earlier run."""
-    classes = open_dataset(config.data, "train").classes
     model = create_model(
         config.model.backbone,
         num_classes=len(classes),

@@ -1,0 +1,111 @@
+"""The command line: help, exit codes, sentences instead of tracebacks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fcam import __version__
+from fcam.cli import VERBS, main
+
+
+def test_help_version_and_no_verb(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(verb in out for verb in VERBS)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "no verb 'trian'"),
+        (["train", "cub10-lite-cam"], "cub10-lite0-cam"),
+        (["train", "cub10-lite0-cam", "--out", "x"], "needs --data"),
+        (["train", "cub10-lite0-cam", "--data", "nowhere"], "needs --out"),
+        (["train", "cub10-lite0-cam", "--data", "nowhere", "--out", "never"], "nowhere"),
+        (["list", "cats"], "recipes, backbones, methods"),
+        (["data", "clean"], "clean"),
+        (["data", "check", "nowhere"], "nowhere"),
+        (["evaluate"], "--maps"),
+        (["evaluate", "nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes_end_in_one_sentence_and_status_two(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    err = capsys.readouterr().err.strip()
+    assert words in err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_every_verb_has_help_with_an_example(verb, capsys):
+    try:
+        code = main([verb, "--help"])
+    except SystemExit as stop:
+        code = stop.code
+    assert code == (0 if verb != "list" else 2)
+    assert "fcam" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("kind", ["recipes", "backbones", "methods"])
+def test_lists(kind, capsys):
+    assert main(["list", kind]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 4
+
+
+def test_data_check_of_a_drawn_set(drawn_set, capsys):
+    assert main(["data", "check", str(drawn_set)]) == 0
+    assert "no problems" in capsys.readouterr().out
+
+
+def test_evaluate_a_run_then_its_saved_maps(tiny_run, drawn_set, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    maps, out = tmp_path / "maps", tmp_path / "direct.json"
+    arguments = ["evaluate", str(tiny_run), "--out", str(out), "--save-maps", str(maps), "--workers", "0"]
+    assert main(arguments) == 0
+    direct = json.loads(out.read_text())
+    assert direct["maps"] == json.loads((tiny_run / "metrics.json").read_text())["maps"]
+    again = ["evaluate", "--maps", str(maps / "fcam"), "--metadata", str(drawn_set / "metadata")]
+    assert main(again) == 0
+    stored = json.loads((tmp_path / "metrics.json").read_text())
+    assert stored["images"] == direct["images"]
+    # float16 moves a value by at most 2^-11, less than a grey level.
+    for name in ("max_box_acc_v2",):
+        assert stored["maps"]["cam"][name] == pytest.approx(direct["maps"]["fcam"][name], abs=12.6)
+
+
+def test_two_processes_give_the_numbers_of_one(tiny_run, tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    out = tmp_path / "two.json"
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    command = [*launch, "-m", "fcam", "evaluate", str(tiny_run), "--out", str(out), "--workers", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    one = json.loads((tiny_run / "metrics.json").read_text())
+    two = json.loads(out.read_text())
+    assert two["images"] == one["images"]
+    for kind, row in one["maps"].items():
+        assert two["maps"][kind]["max_box_acc"] == row["max_box_acc"]
+        assert two["maps"][kind]["pxap"] == pytest.approx(row["pxap"], abs=1e-3)
+    assert two["classification"] == pytest.approx(one["classification"])

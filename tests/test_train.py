@@ -1,0 +1,158 @@
+"""The training loop: whole runs, determinism, resume after a kill, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fcam.config import OptimizerConfig, StageConfig
+from fcam.errors import FcamError
+from fcam.model import FCAM
+from fcam.run import Run
+from fcam.stages import DecoderStage
+from fcam.train import _learning_rate, train
+
+
+def weights(run):
+    return load_file(run / "model" / "model.safetensors")
+
+
+def same(first, second) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_leaves_everything_where_the_design_says(tiny_run):
+    assert {"config.yaml", "log.jsonl", "metrics.json", "model", "state"} <= {
+        p.name for p in tiny_run.iterdir()
+    }
+    metrics = json.loads((tiny_run / "metrics.json").read_text())
+    assert (metrics["split"], metrics["images"]) == ("test", 8)
+    for kind in ("cam", "fcam"):
+        row = metrics["maps"][kind]
+        assert set(row["max_box_acc"]) == {"0.3", "0.5", "0.7"}
+        assert {"max_box_acc_v2", "top1_loc", "top5_loc", "pxap", "threshold", "transferred"} <= set(row)
+        assert 0 < row["pxap"] <= 100
+        assert row["transferred"]["max_box_acc"]["0.5"] <= row["max_box_acc"]["0.5"]
+    records = [json.loads(line) for line in (tiny_run / "log.jsonl").read_text().splitlines()]
+    assert [(r["stage"], r["epoch"]) for r in records] == [
+        ("classifier", 1), ("classifier", 2), ("decoder", 1), ("decoder", 2),
+    ]  # fmt: skip
+    assert set(records[-1]["terms"]) == {"partial_ce", "crf", "size"}
+    model = FCAM.from_pretrained(tiny_run)
+    assert model.metadata["thresholds"]["fcam"]["max_box_acc"]["0.5"] >= 0
+    assert model.classes is not None
+
+
+def test_same_seed_same_weights_and_numbers(tiny_run, tiny_config, tmp_path):
+    again = train(dataclasses.replace(tiny_config, out=str(tmp_path / "again")))
+    assert same(weights(tiny_run), weights(again))
+    assert (tiny_run / "metrics.json").read_text() == (again / "metrics.json").read_text()
+    other = train(dataclasses.replace(tiny_config, out=str(tmp_path / "other"), seed=1))
+    assert not same(weights(tiny_run), weights(other))
+
+
+@pytest.mark.parametrize("stop_after", [1, 3])
+def test_a_run_stopped_after_an_epoch_resumes_to_the_same_weights(
+    tiny_run, tiny_config, tmp_path, monkeypatch, stop_after
+):
+    config = dataclasses.replace(tiny_config, out=str(tmp_path / "run"))
+    save, calls = Run.save_state, []
+
+    def interrupted(self, stage, state):
+        save(self, stage, state)
+        calls.append(stage)
+        if len(calls) == stop_after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "save_state", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    monkeypatch.undo()
+    resumed = train(dataclasses.replace(config, resume=True))
+    assert same(weights(tiny_run), weights(resumed))
+    epochs = [(r["stage"], r["epoch"]) for r in Run(resumed).records()]
+    assert len(epochs) == len(set(epochs))
+
+
+def test_a_killed_process_resumes_to_the_same_weights(tiny_run, tiny_config, tmp_path):
+    config = dataclasses.replace(tiny_config, out=str(tmp_path / "run"))
+    code = (
+        "import sys, yaml; from fcam.config import TrainConfig; from fcam.run import config_from_dict; "
+        "from fcam.train import train; train(config_from_dict(TrainConfig, yaml.safe_load(sys.stdin)))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(dataclasses.asdict(config)).encode())
+    process.stdin.close()
+    log, deadline = tmp_path / "run" / "log.jsonl", time.monotonic() + 120
+    while (
+        not (log.exists() and log.stat().st_size) and process.poll() is None and time.monotonic() < deadline
+    ):
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    resumed = train(dataclasses.replace(config, resume=True))
+    assert same(weights(tiny_run), weights(resumed))
+
+
+def test_a_second_run_in_the_same_folder_is_refused(tiny_run, tiny_config):
+    with pytest.raises(FcamError, match="--resume"):
+        train(dataclasses.replace(tiny_config, out=str(tiny_run)))
+    with pytest.raises(FcamError, match="seed"):
+        train(dataclasses.replace(tiny_config, out=str(tiny_run), seed=5, resume=True))
+
+
+def test_stage_two_alone_starts_from_an_earlier_classifier(tiny_run, tiny_config, tmp_path):
+    config = dataclasses.replace(
+        tiny_config, out=str(tmp_path / "second"), classifier_from=str(tiny_run), method="layercam"
+    )
+    before, after = weights(tiny_run), weights(train(config))
+    classifier = [name for name in before if name.startswith("classifier.")]
+    assert classifier
+    assert all(torch.equal(before[name], after[name]) for name in classifier)
+    assert not same(before, after)
+
+
+def test_a_loss_that_is_not_finite_names_step_term_and_checkpoint(tiny_config, tmp_path, monkeypatch):
+    forward = DecoderStage.forward
+
+    def poisoned(self, images, labels, epoch, generator=None):
+        terms = forward(self, images, labels, epoch, generator)
+        return {**terms, "crf": terms["crf"] * float("nan")} if epoch == 2 else terms
+
+    monkeypatch.setattr(DecoderStage, "forward", poisoned)
+    with pytest.raises(
+        FcamError, match=r"crf term became nan in step 1 of epoch 2.*decoder\.pt holds epoch 1"
+    ):
+        train(dataclasses.replace(tiny_config, out=str(tmp_path / "run")))
+
+
+def test_accumulated_steps_equal_one_large_batch(tiny_config, tmp_path):
+    """Without batch statistics in the frozen part, only the decoder's batch norm tells the two apart; both must train."""
+    stage = dataclasses.replace(tiny_config.stage2, batch_size=2, accumulate=2)
+    run = train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), stage2=stage))
+    assert Run(run).records()[-1]["epoch"] == 2
+
+
+def test_schedule_of_the_reference():
+    step = OptimizerConfig(lr=1.0, schedule="step", step_epochs=15, gamma=0.1)
+    rates = [_learning_rate(1.0, epoch, 50, step) for epoch in (1, 15, 16, 30, 31, 46, 50)]
+    assert rates == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.001, 0.001])
+    assert _learning_rate(1.0, 200, 200, step) == 1e-7
+    cosine = dataclasses.replace(step, schedule="cosine")
+    assert _learning_rate(1.0, 1, 10, cosine) == 1.0
+    assert StageConfig().optimizer.momentum == 0.9
