@@ -177,7 +177,8 @@ VERBS: dict[str, Verb] = {
 def usage() -> str:
     """The one screen of `fcam --help`."""
     rows = "\n".join(f"  {name:<10} {(verb.__doc__ or '').strip()}" for name, verb in VERBS.items())
-    return f"fcam {__version__}: full-resolution class activation maps\n\nusage: fcam VERB ...\n\n{rows}\n\n`fcam VERB --help` explains a verb."
+    title = f"fcam {__version__}: full-resolution class activation maps"
+    return f"{title}\n\nusage: fcam VERB ...\n\n{rows}\n\n`fcam VERB --help` explains a verb."
 
 
 def main(argv: Sequence[str] | None = None) -> int:

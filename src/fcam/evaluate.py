@@ -81,17 +81,18 @@ def evaluate_split(
         the scorecard of the whole split, the same on every process.
     """
     state = PartialState()
+    device = next(model.parameters()).device
     share = Subset(dataset, range(state.process_index, len(dataset), state.num_processes))  # type: ignore[arg-type]
     loader = DataLoader(share, batch_size=batch_size, collate_fn=collate, num_workers=workers)
-    card = Scorecard(dataset, kinds, device=state.device)
+    card = Scorecard(dataset, kinds, device=device)
     was_training = model.training
     model.eval()
     with epoch_bar(title, len(loader), state.is_main_process) as bar:
         for number, batch in enumerate(loader):
-            images = batch["image"].to(state.device, memory_format=torch.channels_last).float().div_(255)
-            labels = batch["label"].to(state.device)
-            generator = torch.Generator(device=state.device).manual_seed(seed * 1_000_003 + number)
-            with autocast(precision, state.device):
+            images = batch["image"].to(device, memory_format=torch.channels_last).float().div_(255)
+            labels = batch["label"].to(device)
+            generator = torch.Generator(device=device).manual_seed(seed * 1_000_003 + number)
+            with autocast(precision, device):
                 maps, logits = score_maps(model, images, labels, kinds, method, variant, generator)
             card.update(maps, logits, batch)
             if save_maps is not None:

@@ -98,7 +98,7 @@ def _ours(name: str, data_set: str, backbone: str, method: str) -> TrainConfig:
     del backbone
     epochs = {"cub10": 12, "imagenette10": 6}.get(data_set, 8)
     n_minus = {"cub10": 0.4, "butterfly10": 0.4}.get(data_set, 0.2)
-    select = "pxap" if data_set in ("butterfly10", "pets3") else "max_box_acc"
+    select = "pxap" if data_set in ("butterfly10", "pets3", "synthetic") else "max_box_acc"
     config = TrainConfig(
         name=name,
         method=method,  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def train(config: TrainConfig) -> Path:
         FcamError: settings, data or a loss that went wrong, in one sentence.
     """
     accelerator = Accelerator(
-        mixed_precision=resolve(config.precision, PartialState().device),
+        mixed_precision=resolve(config.precision, PartialState().device or torch.device("cpu")),
         log_with="tensorboard" if config.tensorboard else None,
         project_dir=config.out,
     )

@@ -54,7 +54,8 @@ class CRFLoss(nn.Module):
         form: Literal["published", "reference"] = "published",
     ) -> None:
         super().__init__()
-        self.sigma_rgb, self.sigma_xy, self.method, self.form = sigma_rgb, sigma_xy, method, form
+        self.sigma_rgb, self.sigma_xy, self.form = sigma_rgb, sigma_xy, form
+        self.method: Literal["gaussian", "lattice"] = method
 
     def forward(self, maps: Tensor, images: Tensor) -> Tensor:
         """Value of R.

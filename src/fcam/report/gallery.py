@@ -75,6 +75,6 @@ def _row(
     for kind in KINDS:
         array = maps[kind].numpy()
         mask = array > thresholds[kind] * array.max()
-        found = boxes.from_map(array, thresholds[kind])
+        found = boxes.from_map(array, thresholds[kind]).numpy()
         row.append(draw.comparison(photo, mask, true_mask, found, true_boxes))
     return row
