@@ -49,7 +49,7 @@ def otsu(levels: Tensor) -> Tensor:
     return variance.argmax(1)
 
 
-def foreground_region(cams: Tensor, config: SeedConfig = SeedConfig()) -> Tensor:  # noqa: B008 (frozen)
+def foreground_region(cams: Tensor, config: SeedConfig = SeedConfig()) -> Tensor:
     """C⁺ = ψ⁺(C): pixels above Otsu's threshold, eroded away from the border of the region (paper, eq. 1).
 
     Args:
@@ -170,7 +170,7 @@ def _check(cams: Tensor, config: SeedConfig) -> None:
 @torch.no_grad()
 def sample_seeds(
     cams: Tensor,
-    config: SeedConfig = SeedConfig(),  # noqa: B008 (frozen)
+    config: SeedConfig = SeedConfig(),
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw the pseudo-label map Y of a batch from its CAMs (paper, eq. 1 and 2; `reference.md` section 5).

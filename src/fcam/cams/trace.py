@@ -176,7 +176,7 @@ class HeadWatch(TorchFunctionMode):
         return result
 
     def take(self, key: Any, tensor: Tensor) -> Tensor:
-        """Keep `tensor` under `key`; return the copy, safe for in-place calls, that the model goes on with."""
+        """Keep `tensor` under `key`; return the copy, safe for in-place calls, the model goes on with."""
         self._paused = True
         try:
             with torch.enable_grad():

@@ -49,16 +49,16 @@ def score_histograms(
     """
     values = as_array(maps)
     truth = _mask_array(masks, values.shape, "masks")
-    skip = np.zeros((0, 0, 0), np.uint8) if ignore is None else _mask_array(ignore, values.shape, "ignore")
+    if ignore is not None:
+        truth = np.where(_mask_array(ignore, values.shape, "ignore") & (truth == 0), IGNORE, truth)
     out = np.zeros((len(values), 2, len(edges)), np.int32)
     status = np.zeros(len(values), np.int32)
-    in_threads(
-        lambda a, b: _histogram(values[a:b], truth[a:b], skip[a:b], edges, out[a:b], status[a:b]), len(values)
-    )
-    if (status & 1).any():
+    flat, mask = values.reshape(len(values), -1), truth.reshape(len(truth), -1).astype(np.uint8, copy=False)
+    in_threads(lambda a, b: _histogram(flat[a:b], mask[a:b], edges, out[a:b], status[a:b]), len(values))
+    if (status == 1).any():
         raise_for_values(values)
-    if (status & 2).any():
-        index = int((status & 2).argmax())
+    if (status == 2).any():
+        index = int((status == 2).argmax())
         found = [v for v in torch.as_tensor(masks[index]).unique().tolist() if v not in (0, 1, IGNORE)]
         raise FcamError(
             f"mask {index} of the batch holds the value {found[0]}; use 1, 0 and {IGNORE} (ignored)"
@@ -79,38 +79,31 @@ def _mask_array(mask: Tensor | np.ndarray, shape: tuple[int, ...], name: str) ->
     elif tensor.dtype not in (torch.uint8, torch.bool):
         # A value that does not fit 8 bits must not wrap around to a valid one.
         tensor = torch.where((tensor < 0) | (tensor > IGNORE), 2, tensor)
-    return np.ascontiguousarray(tensor.cpu().numpy().astype(np.uint8))
+    return np.ascontiguousarray(tensor.cpu().numpy().astype(np.uint8, copy=False))
 
 
 @njit(cache=True, nogil=True)
-def _histogram(values, truth, skip, edges, out, status):
-    count, height, width = values.shape
-    bins = len(edges)
+def _histogram(values, truth, edges, out, status):
+    """Histograms of maps and masks (B, H W); status 1 for a wrong value, 2 for a wrong mask, 0 for neither."""
+    count, pixels = values.shape
     scale = 1.0 / edges[1]
-    some = skip.size > 0
+    table = np.zeros((3, len(edges)), np.int32)  # the third row takes in what does not count
     for i in range(count):
-        wrong = 0
-        for y in range(height):
-            for x in range(width):
-                value = np.float64(values[i, y, x])
-                label = truth[i, y, x]
-                if not 0.0 <= value <= 1.0:
-                    wrong |= 1
-                    continue
-                if label > 1:
-                    wrong |= 2 if label != IGNORE else 0
-                    continue
-                if some and label == 0 and skip[i, y, x] != 0:
-                    continue
-                # The edges are not the rounded decimals: guess the bin, then correct against the edges
-                # themselves.
-                bin_ = min(int(value * scale), bins - 2)
-                while value < edges[bin_]:
-                    bin_ -= 1
-                while value >= edges[bin_ + 1]:
-                    bin_ += 1
-                out[i, label, bin_] += 1
-        status[i] = wrong
+        valid, known = True, True
+        for p in range(pixels):
+            valid &= (values[i, p] >= 0) & (values[i, p] <= 1)
+            known &= (truth[i, p] <= 1) | (truth[i, p] == IGNORE)
+        status[i] = 0 if valid and known else 2 if valid else 1
+        if status[i] != 0:
+            continue
+        table[:] = 0
+        for p in range(pixels):
+            value = np.float64(values[i, p])
+            # The edges are not the rounded decimals: guess the bin, then correct by one against the edges.
+            guess = np.uint64(value * scale)
+            place = np.int64(guess) - (value < edges[guess]) + (value >= edges[guess + np.uint64(1)])
+            table[np.uint64(min(truth[i, p], 2)), np.uint64(place)] += 1
+        out[i] = table[:2]
 
 
 class PixelTally(Tally):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import torch
+from numba import config
 
 from fcam.boxes import Convention
 from fcam.metrics.maxtree import LEVELS, iou_of_boxes, sweep_all, sweep_largest
@@ -64,8 +64,12 @@ def best_iou_of_all(
 
 
 def in_threads(work: Callable[[int, int], object], count: int) -> None:
-    """Call `work(first, last)` on equal slices of `count` images, one per thread that torch may use."""
-    workers = min(torch.get_num_threads(), count)
+    """Call `work(first, last)` on equal slices of `count` images, one per thread.
+
+    As many threads as numba would use: the cores this process may run on, or the environment variable
+    NUMBA_NUM_THREADS.
+    """
+    workers = min(config.NUMBA_NUM_THREADS, count)  # pyright: ignore[reportAttributeAccessIssue]
     if workers <= 1:
         if count:
             work(0, count)
