@@ -138,8 +138,9 @@ class HeadWatch(TorchFunctionMode):
     its tensor.
     """
 
-    def __init__(self, numbers: tuple[int, ...] = ()) -> None:
+    def __init__(self, numbers: tuple[int, ...] = (), grids: bool = True) -> None:
         super().__init__()
+        self.want_grids = grids
         self.numbers = numbers
         self.taken: dict[Any, Tensor] = {}
         self.functions: dict[int, str] = {}
@@ -166,13 +167,15 @@ class HeadWatch(TorchFunctionMode):
             self._note_linear(func, args, kwargs)
         else:
             result = func(*args, **kwargs)
-        if _returned_tensors(result):
+        if isinstance(result, Tensor):
             self._count += 1
-            if isinstance(result, Tensor) and result.dim() == 4:
+            if self.want_grids and result.dim() == 4:
                 self.grids[result.shape[-2], result.shape[-1]] = None
-            if self._count in self.numbers and isinstance(result, Tensor):
+            if self._count in self.numbers:
                 self.functions[self._count] = getattr(func, "__name__", "")
                 return self.take(self._count, result)
+        elif _returned_tensors(result):
+            self._count += 1
         return result
 
     def take(self, key: Any, tensor: Tensor) -> Tensor:
