@@ -21,7 +21,9 @@ from opencv_oracle import as_scores, contours_at, random_maps
 
 def test_scaling_truncates_each_axis_by_itself() -> None:
     assert scale_boxes(torch.tensor([[1, 2, 4, 3]]), (10, 20), (35, 10)).tolist() == [[3, 1, 14, 1]]
-    assert scale_boxes(torch.tensor([[176, 136, 459, 291]]), (560, 419), (224, 224)).tolist() == [[70, 72, 183, 155]]
+    assert scale_boxes(torch.tensor([[176, 136, 459, 291]]), (560, 419), (224, 224)).tolist() == [
+        [70, 72, 183, 155]
+    ]
     assert scale_boxes(torch.zeros(0, 4, dtype=torch.int64), (5, 5), (7, 7)).shape == (0, 4)
     with pytest.raises(FcamError, match="positive"):
         scale_boxes(torch.tensor([[0, 0, 1, 1]]), (0, 5), (7, 7))

@@ -127,6 +127,12 @@ def test_stage_two_alone_starts_from_an_earlier_classifier(tiny_run, tiny_config
     assert not same(before, after)
 
 
+def test_stage_two_alone_needs_a_trained_classifier(tiny_config, tmp_path):
+    with pytest.raises(FcamError, match="--classifier-from"):
+        train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), stages="decoder"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_loss_that_is_not_finite_names_step_term_and_checkpoint(tiny_config, tmp_path, monkeypatch):
     forward = DecoderStage.forward
 

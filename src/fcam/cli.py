@@ -71,10 +71,8 @@ def train(arguments: list[str]) -> int:
     try:
         out = run_training(config)
     except KeyboardInterrupt:
-        print(
-            f"\nstopped; finished epochs are kept, go on with: fcam train {' '.join(arguments)} --resume",
-            file=sys.stderr,
-        )
+        again = " ".join([name, *(word for word in rest if word != "--resume"), "--resume"])
+        print(f"\nstopped; finished epochs are kept, go on with: fcam train {again}", file=sys.stderr)
         return INTERRUPTED
     print(f"{out}: model in {out / 'model'}, numbers in {out / 'metrics.json'}")
     return 0

@@ -7,6 +7,7 @@ same weights as one that was not.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 import time
 from pathlib import Path
@@ -31,6 +32,8 @@ from fcam.run import Run, config_to_dict
 from fcam.stages import ClassifierStage, DecoderStage
 
 Stage = ClassifierStage | DecoderStage
+IMAGENET_CLASSES = 1000
+"""With so many classes a pretrained backbone brings its own head."""
 CHECK_EVERY = 20
 """Steps between looks at the loss; each look makes an accelerator wait."""
 
@@ -44,12 +47,21 @@ def train(config: TrainConfig) -> Path:
     Raises:
         FcamError: settings, data or a loss that went wrong, in one sentence.
     """
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise FcamError(
+            '--tensorboard needs a package that is not installed; pip install "fcam[tensorboard]"'
+        )
     accelerator = Accelerator(
         mixed_precision=resolve(config.precision, PartialState().device or torch.device("cpu")),
         log_with="tensorboard" if config.tensorboard else None,
         project_dir=config.out,
     )
     classes = open_dataset(config.data, "train").classes  # a wrong path ends here, before anything is written
+    if config.stages == "decoder" and not config.classifier_from and len(classes) != IMAGENET_CLASSES:
+        raise FcamError(
+            f"--stages decoder needs a trained classifier of the {len(classes)} classes of {config.data}; "
+            "name its run with --classifier-from, or train both stages"
+        )
     run = Run(config.out)
     if accelerator.is_main_process:
         run.open(config)

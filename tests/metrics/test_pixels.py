@@ -149,10 +149,8 @@ def test_no_foreground_is_an_error_and_no_background_is_not() -> None:
         empty.compute()
     full.update(torch.rand(1, 4, 4), torch.ones(1, 4, 4, dtype=torch.uint8))
     assert full.compute().item() == pytest.approx(100)
-    with (
-        pytest.warns(UserWarning),
-        pytest.raises(FcamError, match="seen no image"),
-    ):  # the warning is torchmetrics'
+    # torchmetrics warns about the missing update first.
+    with pytest.warns(UserWarning, match="before the"), pytest.raises(FcamError, match="seen no image"):
         PIoU().compute()
 
 

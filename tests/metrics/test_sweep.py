@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opencv_oracle import best_iou_at, contours_at, largest_at, make_map, random_maps
@@ -104,17 +104,12 @@ def test_sizes_around_the_row_pitch(size: tuple[int, int]) -> None:
     check_equals_opencv(make_map("coarse", *size, seed=1), np.random.default_rng(0))
 
 
-def test_threads_do_not_change_the_result() -> None:
+def test_threads_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = np.stack([make_map(kind, 20, 30, 5) for kind in ("noise", "rings", "smooth", "dots", "lines")])
     together = largest_boxes(levels)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
+    for threads in (1, 3):
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
         np.testing.assert_array_equal(largest_boxes(levels), together)
-        torch.set_num_threads(3)
-        np.testing.assert_array_equal(largest_boxes(levels), together)
-    finally:
-        torch.set_num_threads(before)
     for i, one in enumerate(levels):
         np.testing.assert_array_equal(largest_boxes(one[None])[0], together[i])
 
