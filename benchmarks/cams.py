@@ -1,9 +1,9 @@
-"""What each map costs beside a plain forward pass: `python benchmarks/cams.py [--batch 1] [--rounds 15]`.
+"""What each map costs beside a plain forward: `python benchmarks/cams.py [--batch 1] [--rounds 15]`.
 
-ResNet50 of torchvision with random weights, 224x224, eval mode, no_grad. Every round times the plain forward and all
-methods one after the other, so that a busy machine slows all alike; the table holds medians of the per-round ratios.
-The Score-CAM family is timed on 64 of the 2048 channels and its row is extrapolated. With torchcam and grad-cam
-installed, their Grad-CAM stands beside ours.
+ResNet50 of torchvision with random weights, 224x224, eval mode, no_grad. Each call is timed between two plain
+forwards, so that a busy machine slows all alike; the table holds medians of these ratios. The Score-CAM family is
+timed on 64 of the 2048 channels and its rows are extrapolated. Where torchcam and grad-cam are installed, their
+Grad-CAM stands beside ours.
 """
 
 from __future__ import annotations
