@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from fcam.backbones import build_backbone, list_backbones
 from fcam.classifier import Classifier
 from fcam.decoder import Decoder
 from fcam.decoder import decoder_channels as choose_channels
+from fcam.errors import FcamError
 from fcam.heads import LinearHead, build_head
 from fcam.model import FCAM
 
@@ -61,4 +63,11 @@ def list_models(filter: str = "") -> list[str]:
 
     Raises `FcamError` with the nearest names when none does.
     """
-    return [name for name in list_backbones() if filter in name]
+    names = list_backbones()
+    found = [name for name in names if filter in name]
+    if not found:
+        bare = {name.removeprefix("timm:"): name for name in reversed(names)}
+        near = [bare[name] for name in difflib.get_close_matches(filter, bare, n=3, cutoff=0.4)]
+        hint = f"; did you mean {', '.join(near)}?" if near else "; list_models() gives them all"
+        raise FcamError(f"no model's name contains {filter!r}{hint}")
+    return found

@@ -9,18 +9,22 @@ from fcam.backbones import lite0
 from fcam.backbones.base import Backbone
 from fcam.backbones.inception import InceptionV3
 from fcam.backbones.resnet import ResNet50
-from fcam.backbones.timm_backbone import TimmBackbone
+from fcam.backbones.timm_backbone import TimmBackbone, list_networks
 from fcam.backbones.vgg import VGG16
 from fcam.errors import FcamError
 
 __all__ = ["Backbone", "build_backbone", "list_backbones"]
 
 _PAPER = {"resnet50": ResNet50, "vgg16": VGG16, "inceptionv3": InceptionV3}
+_OWN = (*_PAPER, lite0.NAME)
 
 
 def list_backbones() -> list[str]:
-    """The names with a form of their own; `timm:<name>` adds every timm CNN with a feature pyramid."""
-    return [*_PAPER, lite0.NAME]
+    """The names with a form of their own, then `timm:<name>` of the families that were checked.
+
+    `build_backbone` also tries timm networks that are not listed.
+    """
+    return [*_OWN, *(name for name in list_networks() if name != f"timm:{lite0.NAME}")]
 
 
 def build_backbone(name: str, pretrained: bool | str | Path = True, output_stride: int = 8) -> Backbone:
@@ -44,5 +48,5 @@ def build_backbone(name: str, pretrained: bool | str | Path = True, output_strid
         return TimmBackbone(lite0.NAME, pretrained, output_stride, label=lite0.NAME)
     if name.startswith("timm:"):
         return TimmBackbone(name.removeprefix("timm:"), pretrained, output_stride)
-    near = difflib.get_close_matches(name, list_backbones(), n=3) or list_backbones()
+    near = difflib.get_close_matches(name, [*_OWN, *list_backbones()], n=3) or _OWN
     raise FcamError(f"no backbone is named {name!r}; use {', '.join(near)}, or timm:<name> for a timm CNN")

@@ -49,7 +49,7 @@ class InceptionV3(Backbone):
     def __init__(self, output_stride: int = 8) -> None:
         if output_stride != 8:
             raise FcamError(
-                f"inceptionv3 has output stride 8, got {output_stride}; use 'timm:inception_v3' for 16 or 32"
+                f"inceptionv3 has output stride 8, got {output_stride}; use 'timm:inception_v3' for 32"
             )
         super().__init__("inceptionv3", (64, 80, 288, 768, 1024), (2, 4, 8, 8, 8))
         net = Inception3(num_classes=1, aux_logits=False, init_weights=False)

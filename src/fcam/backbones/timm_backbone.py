@@ -17,6 +17,33 @@ from fcam.backbones.unstride import PROBE_SIDE, evaluating, nominal_strides, uns
 from fcam.backbones.weights import fetch, load_checked, read_weights
 from fcam.errors import FcamError
 
+# timm's modules of which a network was built and brought to output stride 8 (docs/backbones.md).
+FAMILIES = (
+    *("byobnet", "convnext", "cpubone", "cspnet", "cspnext", "densenet", "dla", "dpn", "edgenext"),
+    *(
+        "efficientnet",
+        "fasternet",
+        "ghostnet",
+        "hardcorenas",
+        "hgnet",
+        "inception_next",
+        "inception_resnet_v2",
+    ),
+    *(
+        "inception_v4",
+        "lcnetv2",
+        "metaformer",
+        "mobilenetv3",
+        "nasnet",
+        "nfnet",
+        "pnasnet",
+        "rdnet",
+        "regnet",
+    ),
+    *("repghost", "repvit", "res2net", "resnest", "resnet", "resnetv2", "rexnet", "selecsls", "senet"),
+    *("sknet", "starnet", "tresnet", "vgg", "vovnet", "xception", "xception_aligned"),
+)
+
 
 class TimmBackbone(Backbone):
     """A timm network up to the tensor that it feeds to global pooling.
@@ -57,6 +84,12 @@ class TimmBackbone(Backbone):
         """The parameters that only the top map depends on: the last stage, as layer4 in ResNet50."""
         named = dict(self.named_parameters())
         return [named[key] for key in self._late]
+
+
+def list_networks() -> list[str]:
+    """`timm:<name>` of the networks of `FAMILIES` that the installed timm has."""
+    names = {name for family in FAMILIES for name in timm.list_models(module=family)}
+    return [f"timm:{name}" for name in sorted(names) if not name.startswith("test_")]
 
 
 def check_name(name: str) -> None:
@@ -134,7 +167,7 @@ def _prune(net: nn.Module, features: Callable[[Tensor], list[Tensor]]) -> list[l
     """
     names = {id(parameter): key for key, parameter in net.named_parameters()}
     with torch.enable_grad(), evaluating(net):
-        *below, used = [_dependencies(m, names) for m in features(torch.zeros(1, 3, 128, 128))]
+        *below, used = [_dependencies(m, names) for m in features(torch.zeros(1, 3, PROBE_SIDE, PROBE_SIDE))]
     late = [[key for key in names.values() if key in used - known] for known in below]
     for name, child in list(net.named_children()):
         keys = {f"{name}.{key}" for key, _ in child.named_parameters()}
