@@ -84,7 +84,7 @@ def peers(model: nn.Module, images: Tensor) -> dict[str, Callable[[], object]]:
 
     def by_grad_cam() -> None:
         with GradCAM(model, [model.layer4]) as extractor:  # type: ignore[list-item]
-            extractor(images, [ClassifierOutputTarget(k) for k in classes])
+            extractor(images, [ClassifierOutputTarget(k) for k in classes])  # type: ignore[arg-type]
         model.zero_grad(set_to_none=True)
 
     rows["grad-cam GradCAM"] = by_grad_cam

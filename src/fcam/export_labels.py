@@ -74,10 +74,8 @@ def select(
         )
         if not boxes or row["score"] < options.min_score:
             continue
-        if options.class_agnostic:
-            category = 0
-        else:
-            category = int(row["class_idx"]) if classes else occurring.index(str(row["label"]))
+        category = int(row["class_idx"]) if classes else occurring.index(str(row["label"]))
+        category = 0 if options.class_agnostic else category
         size = (row["width"], row["height"])
         photos.append(LabelledPhoto(row["file"], row["name"], *size, boxes, category, float(row["score"])))
     return photos, names

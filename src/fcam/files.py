@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -32,7 +33,8 @@ def write_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
             "check that the folder is writable and the disk has room, then run the same command again"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a clean-up that fails must not hide the reason
+            temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

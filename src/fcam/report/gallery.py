@@ -9,10 +9,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fcam import boxes, draw
+from fcam import draw
 from fcam.data import LocalizationDataset, collate
 from fcam.evaluate import KINDS, score_maps
 from fcam.model import FCAM
+from fcam.prediction import cut
 
 TITLES = ("image", "CAM it learned from", "F-CAM", "CAM: mask and box", "F-CAM: mask and box")
 
@@ -74,7 +75,6 @@ def _row(
     row = [photo, *(draw.heat(photo, maps[kind].numpy()) for kind in KINDS)]
     for kind in KINDS:
         array = maps[kind].numpy()
-        mask = array > thresholds[kind] * array.max()
-        found = boxes.from_map(array, thresholds[kind]).numpy()
+        mask, found = cut(array, thresholds[kind])
         row.append(draw.comparison(photo, mask, true_mask, found, true_boxes))
     return row
