@@ -301,6 +301,12 @@ def test_models_without_a_map_are_refused() -> None:
         cam(nn.Conv2d(3, 2, 1), torch.zeros(1, 3, 32, 32))
 
 
+def test_a_map_that_most_of_the_network_follows_is_not_the_last() -> None:
+    model = timm.create_model("levit_128s", num_classes=3)  # its tokens fit no grid seen before
+    with pytest.raises(FcamError, match="pass target_layer"):
+        explain_target(model, torch.randn(1, 3, 224, 224))
+
+
 def test_a_changed_model_is_looked_at_again(small: Small, images: Tensor) -> None:
     assert explain_target(small, images).shape == (6, 8, 6)
     small.body = nn.Sequential(small.body, nn.ReLU(), nn.Conv2d(6, 6, 3, stride=2, padding=1))

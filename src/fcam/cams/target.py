@@ -162,7 +162,8 @@ def _token_target(
     """
     last = next((call for call in reversed(tokens) if call.function in _TRUNK), tokens[-1])
     norms = [call for call in calls[: last.number] if "norm" in call.function and call.shape == last.shape]
-    for call in [last, *norms[: -_NORMS_TRIED - 1 : -1], *spatial[-1:]]:
+    maps = [call for call in spatial[-1:] if not _is_early(call, calls)]
+    for call in [last, *norms[: -_NORMS_TRIED - 1 : -1], *maps]:
         watch, logits = watch_calls(model, image, [_target(call)])
         tensor = watch.taken.get(call.number)
         if tensor is None:
@@ -177,7 +178,10 @@ def _token_target(
         layout = find_layout(tuple(tensor.shape), _size(image), watch.grids)
         if gradient is not None and layout is not None and bool((layout.to_map(gradient) != 0).any()):
             return _target(call)
-    raise FcamError("the score depends on none of the patch tokens looked at; pass target_layer")
+    raise FcamError(
+        f"no token grid of {type(model).__name__} was found on which its score depends; pass target_layer, "
+        "a layer whose output is (B, C, h, w), (B, h, w, C) or (B, prefix + h w, C)"
+    )
 
 
 def _size(images: Tensor) -> tuple[int, int]:
