@@ -139,6 +139,15 @@ def test_inception_loads_all_but_the_last_blocks(monkeypatch: pytest.MonkeyPatch
     assert all(torch.equal(loaded[k], state[k]) for k in used)
 
 
+@pytest.mark.parametrize(("name", "twice"), [("vgg16", "full_features"), ("inceptionv3", "features")])
+def test_layers_registered_twice_are_read_once(name: str, twice: str, tmp_path: Path) -> None:
+    state = build_backbone(name, False).state_dict()
+    copies = {f"{twice}.{i}.weight": torch.zeros(1) for i in range(2)}
+    save_file({**state, **copies}, tmp_path / "encoder.safetensors")
+    loaded = build_backbone(name, tmp_path / "encoder.safetensors").state_dict()
+    assert all(torch.equal(v, loaded[k]) for k, v in state.items())
+
+
 def _offline(*args: object, **kwargs: object) -> None:
     raise urllib.error.URLError("Name or service not known")
 
