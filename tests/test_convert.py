@@ -57,11 +57,11 @@ def test_fcam_wsol_stage_2_round_trip(models: dict, tmp_path: Path, name: str) -
         convert(stage2)
     got = convert(stage2, tmp_path / "ours", classifier=stage1)
     assert equal(got, models[name])
-    assert got.metadata["decoder"] == "trained"
+    assert got.metadata["decoder_trained"] is True
     if name == "resnet50":
         again = FCAM.from_pretrained(tmp_path / "ours")
         assert equal(again, models[name])
-        assert convert(stage1).metadata["decoder"] == "untrained"
+        assert convert(stage1).metadata["decoder_trained"] is False
 
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet50", "inceptionv3"])

@@ -153,7 +153,11 @@ def _one_line(config: Any) -> str:
 def _backbones() -> list[str]:
     from fcam.registry import list_models
 
-    return [*list_models(), "timm:NAME            any timm CNN with a feature pyramid"]
+    own = [name for name in list_models() if not name.startswith("timm:")]
+    return [
+        *own,
+        "timm:NAME  (any timm CNN with a feature pyramid; fcam.list_models() names the checked ones)",
+    ]
 
 
 def _methods() -> list[str]:
@@ -162,12 +166,40 @@ def _methods() -> list[str]:
     return [f"{m.name:<17} {m.summary} ({m.source})" for m in METHODS.values()]
 
 
+@dataclass(frozen=True)
+class Convert:
+    """Read a checkpoint of wsolevaluation or of the F-CAM authors' code and write a model folder.
+
+    Nothing pickled is executed; every shape is checked.
+    """
+
+    source: Annotated[Path, Positional]
+    """Checkpoint file, or folder of encoder.pt, decoder.pt, segmentation_head.pt, classification_head.pt."""
+    out: Path
+    """Model folder to write."""
+    classifier: Path | None = None
+    """Folder with the classification head, where the source has none."""
+
+
+def convert(arguments: list[str]) -> int:
+    """read a checkpoint of wsolevaluation or fcam-wsol into a model folder"""
+    config = _parse(
+        Convert, "convert", arguments, "fcam convert pretrained/CUB-resnet50-CAM --out models/cub"
+    )
+    from fcam.convert import convert as read
+
+    read(config.source, config.out, classifier=config.classifier)
+    print(f"model in {config.out}")
+    return 0
+
+
 VERBS: dict[str, Verb] = {
     "demo": demo,
     "predict": predict,
     "train": train,
     "evaluate": evaluate,
     "data": data,
+    "convert": convert,
     "list": list_things,
 }
 

@@ -43,7 +43,7 @@ def convert(
         output_stride: 8 for the 28x28 maps of both codes, 16 for wsolevaluation's ResNet50 without large maps.
         classes: class names in label order.
 
-    Where there is no decoder, ours stays random and `model.metadata["decoder"]` says "untrained". The InceptionV3
+    Where there is no decoder, ours stays random and `model.metadata["decoder_trained"]` is False. The InceptionV3
     of wsolevaluation pads two convolutions less than fcam-wsol's, whose form this is: maps shift a little.
     Raises `FcamError` for files that are missing or hold more than tensors, architectures other than the CAM forms
     of VGG16, InceptionV3 and ResNet50, and any key or shape that does not fit. Source: key schemes of both codes.
@@ -62,7 +62,7 @@ def convert(
             f"segmentation_head.{k}": v for k, v in parts["segmentation_head"].items()
         }
         load_checked(model.decoder, decoder, f"{source} (decoder)")
-    model.metadata |= {"decoder": "trained" if trained else "untrained", "converted_from": Path(source).name}
+    model.metadata |= {"decoder_trained": bool(trained), "converted_from": Path(source).name}
     if target is not None:
         model.save_pretrained(target)
     return model.eval()

@@ -71,7 +71,7 @@ def _write_page(config: DemoConfig, size: int, report: dict) -> Path:
         ),
         page.table(scores.table(report)),
         page.text(
-            f"Split: test, {report['images']} images never seen in training. Seed {config.seed}. MaxBoxAcc@d: share of "
+            f"Split: test, {report['images']} images never seen in training. Seed {config.seed}. box@d, MaxBoxAcc: share of "
             "images whose box reaches an overlap of d at the split's best threshold; carried over: at the threshold that "
             "was best on val. PxAP: area under the precision-recall curve of all pixels."
         ),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional
 
@@ -18,8 +19,10 @@ from fcam.errors import FcamError
 from fcam.evaluate import evaluate
 from fcam.map_files import evaluate_map_files
 from fcam.model import FCAM
-from fcam.progress import console, say
+from fcam.progress import say
 from fcam.run import load_config
+
+WIDTH = 96
 
 
 @dataclass(frozen=True)
@@ -102,12 +105,17 @@ def print_table(report: dict[str, Any]) -> None:
     head, *rows = scores.table(report)
     top1 = report["classification"]["top1"]
     accuracy = "" if top1 is None else f"; classification top-1 {top1:.1f}"
-    shown = Table(title=f"{report['split']}, {report['images']} images, percent{accuracy}")
+    shown = Table(
+        title=f"{report['split']}, {report['images']} images, percent{accuracy}",
+        caption="box@d: MaxBoxAcc at overlap d; V2: MaxBoxAccV2; top-1, top-5: localization with the right class",
+    )
     for place, name in enumerate(head):
         shown.add_column(name, justify="left" if place < 2 else "right", no_wrap=True)
     for row in rows:
         shown.add_row(*row, style="bold" if row[0] == scores.TITLES["fcam"] else "")
-    console.print(shown, soft_wrap=True)
+    output = Console()
+    # A pipe has no width of its own, and numbers must not be cut there.
+    Console(width=max(output.width, WIDTH)).print(shown)
 
 
 def read_report(path: Path) -> dict[str, Any]:

@@ -212,22 +212,17 @@ def _report(split: str, images: int, classification: dict[str, Any], rows: dict[
 
 
 def table(report: dict[str, Any]) -> list[list[str]]:
-    """The report as rows of text, the header first: kinds of map down, metrics across, both threshold rules."""
-    header = [
-        "map",
-        "threshold from",
-        *(f"MaxBoxAcc@{iou:g}" for iou in IOU),
-        "V2",
-        "top-1 loc",
-        "top-5 loc",
-        "PxAP",
-        "PIoU",
-    ]
+    """The report as rows of text, the header first: kinds of map down, metrics across, both threshold rules.
+
+    box@d is MaxBoxAcc at overlap d, V2 MaxBoxAccV2, top-1 and top-5 localization at overlap 0.5.
+    """
+    boxes = [f"box@{iou:g}" for iou in IOU]
+    header = ["map", "threshold from", *boxes, "V2", "top-1", "top-5", "PxAP", "PIoU"]
     rows = [header]
     for kind, row in report["maps"].items():
-        rows.append([TITLES[kind], f"{report['split']} (best)", *_cells(row)])
+        rows.append([TITLES[kind], f"{report['split']}, its best", *_cells(row)])
         if row["transferred"]:
-            rows.append([TITLES[kind], "val (carried over)", *_cells(row["transferred"])])
+            rows.append([TITLES[kind], "val, carried over", *_cells(row["transferred"])])
     return rows
 
 
