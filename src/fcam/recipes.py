@@ -96,7 +96,7 @@ def at_size(config: TrainConfig, crop: int) -> TrainConfig:
 def _ours(name: str, data_set: str, backbone: str, method: str) -> TrainConfig:
     """Settings for small sets on a frozen ImageNet classifier; all ours, chosen on `val` (docs/results.md)."""
     del backbone
-    epochs = {"cub10": 16, "butterfly10": 14, "pets3": 22, "imagenette10": 5}.get(data_set, 8)
+    epochs = {"cub10": 16, "butterfly10": 8, "pets3": 22, "imagenette10": 5}.get(data_set, 8)
     n_minus = {"cub10": 0.4, "butterfly10": 0.4}.get(data_set, 0.2)
     select = "pxap" if data_set in ("butterfly10", "pets3", "synthetic") else "max_box_acc"
     config = TrainConfig(
