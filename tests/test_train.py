@@ -36,6 +36,7 @@ def test_a_run_leaves_everything_where_the_design_says(tiny_run):
     }
     metrics = json.loads((tiny_run / "metrics.json").read_text())
     assert (metrics["split"], metrics["images"]) == ("test", 8)
+    assert set(metrics["maps"]) == {"cam", "fcam", "center"}
     for kind in ("cam", "fcam"):
         row = metrics["maps"][kind]
         assert set(row["max_box_acc"]) == {"0.3", "0.5", "0.7"}

@@ -11,6 +11,7 @@ from accelerate import PartialState
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
+from fcam.cams import center_gaussian, normalize
 from fcam.config import Precision
 from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset, splits
 from fcam.map_files import write_maps
@@ -21,6 +22,8 @@ from fcam.scores import Scorecard
 from fcam.stages import seed_cams
 
 KINDS = ("cam", "fcam")
+FLOOR = "center"
+"""Kind of map that stands below every table: what is reached without looking at the image."""
 
 
 def score_maps(
@@ -40,7 +43,7 @@ def score_maps(
     Args:
         images: (B, 3, H, W) in [0, 1].
         labels: (B,) true classes.
-        kinds: "cam", "fcam" or both.
+        kinds: of "cam", "fcam" and "center", the centre Gaussian that needs no model.
 
     Returns:
         maps by kind, each (B, H, W) float32 in [0, 1], and logits (B, K) float32.
@@ -52,6 +55,9 @@ def score_maps(
         maps["fcam"] = out.maps.float().softmax(1)[:, 1]
     else:
         logits, features = model.classifier(images)
+    if "center" in kinds:
+        floor = normalize(center_gaussian(*images.shape[-2:], device=images.device)[None])
+        maps["center"] = floor.expand(len(images), -1, -1)
     if "cam" in kinds:
         maps["cam"] = seed_cams(model.classifier, images, features[-1], labels, method, variant, generator)
     return {kind: maps[kind] for kind in kinds}, logits.float()
@@ -127,7 +133,7 @@ def evaluate(
     Returns:
         the content of `metrics.json`.
     """
-    kinds = KINDS if model.metadata.get("decoder_trained", True) else KINDS[:1]
+    kinds = (*KINDS, FLOOR) if model.metadata.get("decoder_trained", True) else (KINDS[0], FLOOR)
     save_maps = options.pop("save_maps", None)
     known = splits(root)
     cards = {}

@@ -14,7 +14,7 @@ from fcam.metrics import MaxBoxAcc, MaxBoxAccV2, PIoU, PxAP, TopKLocalization, l
 
 IOU = (0.3, 0.5, 0.7)
 HALF = IOU.index(0.5)
-TITLES = {"cam": "CAM", "fcam": "F-CAM"}
+TITLES = {"cam": "CAM", "fcam": "F-CAM", "center": "centre Gaussian"}
 NUMBERS = ("max_box_acc", "max_box_acc_v2", "top1_loc", "top5_loc", "pxap", "piou")
 
 
@@ -151,7 +151,7 @@ class Scorecard:
 
     Args:
         dataset: says whether there are boxes and masks.
-        kinds: "cam", "fcam" or both.
+        kinds: of "cam", "fcam" and "center".
         device: where states live, so that processes can add them up.
     """
 
