@@ -70,7 +70,7 @@ def _paper(name: str, data_set: str, backbone: str, method: str) -> TrainConfig:
             ),  # CUB, ResNet50, CAM is recorded; the others are ours
         ),
         stage2=StageConfig(
-            epochs=epochs, select=select, optimizer=OptimizerConfig(lr=0.01, schedule="constant")
+            epochs=epochs, select=select, optimizer=OptimizerConfig(lr=0.03, schedule="cosine")
         ),
         workers=8,
     )
@@ -116,7 +116,7 @@ def _ours(name: str, data_set: str, backbone: str, method: str) -> TrainConfig:
             epochs=epochs,
             batch_size=16,
             select=select,
-            optimizer=OptimizerConfig(lr=0.01, schedule="constant"),
+            optimizer=OptimizerConfig(lr=0.03, schedule="cosine"),
         ),
         precision="auto",
     )
