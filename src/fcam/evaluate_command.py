@@ -22,7 +22,7 @@ from fcam.model import FCAM
 from fcam.progress import say
 from fcam.run import load_config
 
-WIDTH = 96
+WIDTH = 120
 
 
 @dataclass(frozen=True)
