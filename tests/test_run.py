@@ -73,3 +73,10 @@ def test_pixel_quantities_move_with_the_size():
     assert half.loss.crf == pytest.approx(16 * 1.2e-9)
     assert half.seeds.erosion % 2 == 1
     assert half.seeds.erosion < SeedConfig().erosion
+
+
+def test_a_configuration_file_of_any_name_is_read(tmp_path):
+    config = recipe("pets3-lite0-layercam")
+    Run(tmp_path).open(config)
+    (tmp_path / "config.yaml").rename(tmp_path / "mine.yml")
+    assert load_config(tmp_path / "mine.yml") == config

@@ -59,7 +59,7 @@ def train(arguments: list[str]) -> int:
     from fcam.run import load_config
 
     name, *rest = arguments
-    start = load_config(Path(name).parent) if name.endswith((".yaml", ".yml")) else recipe(name)
+    start = load_config(name) if name.endswith((".yaml", ".yml")) else recipe(name)
     config = _parse(TrainConfig, f"train {name}", rest, f"fcam train {name} --data ROOT --out RUN", start)
     for field in ("data", "out"):
         if not getattr(config, field):

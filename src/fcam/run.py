@@ -70,9 +70,10 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     raise FcamError(f"{where} is {value!r}, but {wanted} belongs there; mend the value")
 
 
-def load_config(folder: str | Path) -> TrainConfig:
-    """Read `config.yaml` of a run."""
-    path = Path(folder) / "config.yaml"
+def load_config(source: str | Path) -> TrainConfig:
+    """Read a configuration: a YAML file, or `config.yaml` of a run's folder."""
+    path = Path(source)
+    path = path if path.suffix in (".yaml", ".yml") and not path.is_dir() else path / "config.yaml"
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
