@@ -78,7 +78,7 @@ def load_config(source: str | Path) -> TrainConfig:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FcamError(
-            f"{folder} is not the folder of a run: {path} cannot be read ({error.strerror})"
+            f"{source} is not the folder of a run: {path} cannot be read ({error.strerror}); check the path"
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FcamError(
