@@ -74,7 +74,13 @@ def train(arguments: list[str]) -> int:
         again = " ".join([name, *(word for word in rest if word != "--resume"), "--resume"])
         print(f"\nstopped; finished epochs are kept, go on with: fcam train {again}", file=sys.stderr)
         return INTERRUPTED
-    print(f"{out}: model in {out / 'model'}, numbers in {out / 'metrics.json'}")
+    scored = (out / "metrics.json").exists()
+    numbers = (
+        f"numbers in {out / 'metrics.json'}"
+        if scored
+        else "no numbers: neither test nor val is there to score"
+    )
+    print(f"model in {out / 'model'}, {numbers}")
     return 0
 
 
