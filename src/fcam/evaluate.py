@@ -37,8 +37,8 @@ def score_maps(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Localization maps of a batch and its logits, from one forward of the backbone.
 
-    The CAM is that of the true class, normalised and then interpolated; F-CAM is the foreground softmax as it is
-    (`reference.md`, 8.1).
+    The CAM is that of the true class, normalised and then interpolated; F-CAM is the foreground softmax as it
+    is, as the authors' code has them.
 
     Args:
         images: (B, 3, H, W) in [0, 1].

@@ -173,7 +173,7 @@ def sample_seeds(
     config: SeedConfig = SeedConfig(),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw the pseudo-label map Y of a batch from its CAMs (paper, eq. 1 and 2; `reference.md` section 5).
+    """Draw the pseudo-label map Y of a batch from its CAMs (paper, eq. 1 and 2).
 
     A map without information (constant, or not finite) gives an all-ignored Y. Pixels that both sides claim are ignored.
 

@@ -30,7 +30,7 @@ def seed_cams(
 ) -> Tensor:
     """C of the true class from the features that the batch already has, at the images' resolution.
 
-    The map is min-max normalised at its own resolution and then interpolated (`reference.md`, 5.1).
+    The map is min-max normalised at its own resolution and then interpolated, as the authors' code does.
 
     Args:
         images: (B, 3, H, W) in [0, 1]; used only where the method looks at a noisy copy.

@@ -234,7 +234,7 @@ def _sgd(groups: list[dict[str, Any]], settings: OptimizerConfig) -> torch.optim
 
 
 def _learning_rate(base: float, epoch: int, epochs: int, settings: OptimizerConfig) -> float:
-    """Rate of `epoch` (from 1); `step` drops after every `step_epochs` epochs (`reference.md`, 7.3)."""
+    """Rate of `epoch` (from 1); `step` drops after every `step_epochs` epochs, as the authors' code does."""
     if settings.schedule == "step":
         base *= settings.gamma ** ((epoch - 1) // settings.step_epochs)
     elif settings.schedule == "cosine":
