@@ -93,6 +93,14 @@ def evaluate(arguments: list[str]) -> int:
     )
 
 
+def sweep(arguments: list[str]) -> int:
+    """train many runs, share their classifiers, collect one table"""
+    from fcam.sweep.command import SweepCommand, run_sweep
+
+    example = "fcam sweep cub10-lite0-cam --data data/cub10 --out sweeps/n --preset n-minus --vary seed=0,1,2"
+    return run_sweep(_parse(SweepCommand, "sweep", arguments, example))
+
+
 def predict(arguments: list[str]) -> int:
     """write overlay, mask, heat map and boxes for photos"""
     from fcam.predict_command import PredictConfig, run_predict
@@ -203,6 +211,7 @@ VERBS: dict[str, Verb] = {
     "demo": demo,
     "predict": predict,
     "train": train,
+    "sweep": sweep,
     "evaluate": evaluate,
     "data": data,
     "convert": convert,

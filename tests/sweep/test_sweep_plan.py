@@ -1,0 +1,107 @@
+"""What a sweep lays out: names, combinations, shared classifiers, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from fcam.errors import FcamError
+from fcam.sweep import PRESETS, SweepConfig, make_plan
+
+
+@pytest.fixture
+def asked(drawn_set, tmp_path):
+    def ask(*recipes, **values):
+        return make_plan(
+            SweepConfig(recipes=recipes, **{"data": str(drawn_set), "out": str(tmp_path / "sweep"), **values})
+        )
+
+    return ask
+
+
+def test_all_combinations_with_readable_names(asked):
+    plan = asked("cub10-lite0-cam", vary={"seed": [0, 1], "seeds.n-minus": [0.1, 0.2]})
+    assert plan.names() == [
+        "cub10-lite0-cam,seeds.n_minus=0.1,seed=0", "cub10-lite0-cam,seeds.n_minus=0.1,seed=1",
+        "cub10-lite0-cam,seeds.n_minus=0.2,seed=0", "cub10-lite0-cam,seeds.n_minus=0.2,seed=1",
+    ]  # fmt: skip
+    assert [(run.config.seeds.n_minus, run.config.seed) for run in plan.runs] == [
+        (0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1),
+    ]  # fmt: skip
+    assert {run.label for run in plan.runs} == {"seeds.n_minus = 0.1", "seeds.n_minus = 0.2"}
+
+
+def test_runs_that_differ_in_stage_two_share_a_classifier_per_seed(asked):
+    plan = asked("cub10-lite0-cam", preset=("n-minus", "ablation", "alpha"), vary={"seed": [0, 1]})
+    assert len(plan.classifiers) == 2
+    assert len(plan.names()) == 2 * (7 + 4 + 2)
+    for run in plan.runs:
+        first = plan.classifiers[run.classifier]
+        assert run.config.stages == "decoder"
+        assert run.config.classifier_from == first.out
+        assert (first.stages, first.seed, first.model) == ("classifier", run.config.seed, run.config.model)
+
+
+@pytest.mark.parametrize(
+    ("values", "classifiers"),
+    [
+        ({"preset": ("methods",)}, 1),
+        # The epoch of stage 1 is then chosen by the CAM of the method, so that each has its own classifier.
+        ({"preset": ("methods",), "set": {"stage1.select": "pxap"}}, 6),
+        ({"vary": {"stage1.optimizer.lr": [0.1, 0.2]}}, 2),
+        ({"vary": {"crop": [96, 112]}}, 2),
+        ({"vary": {"stage2.optimizer.lr": [0.1, 0.2], "workers": [0, 1]}}, 1),
+    ],
+)
+def test_what_moves_stage_one_has_a_classifier_of_its_own(asked, values, classifiers):
+    assert len(asked("cub10-lite0-cam", **values).classifiers) == classifiers
+
+
+def test_a_method_takes_the_recipe_of_that_method(asked):
+    plan = asked("cub10-lite0-cam", preset=("methods",))
+    assert plan.names()[-1] == "cub10-lite0-layercam,seed=0"
+    assert [run.config.method for run in plan.runs] == [v.overrides["method"] for v in PRESETS["methods"]]
+
+
+def test_the_ablation_turns_off_terms(asked):
+    plan = asked("cub10-lite0-cam", preset=("ablation",))
+    weights = {run.label: (run.config.loss.crf > 0, run.config.loss.size > 0) for run in plan.runs}
+    assert weights == {
+        "SR": (False, False),
+        "SR + ASC": (False, True),
+        "SR + CRF": (True, False),
+        "SR + CRF + ASC": (True, True),
+    }
+
+
+def test_sets_are_found_below_the_folder_of_sets(drawn_set, tmp_path):
+    (tmp_path / "CUB").symlink_to(drawn_set)
+    (tmp_path / "cub10").symlink_to(drawn_set)
+    asked = SweepConfig(("cub-resnet50-cam", "cub10-lite0-cam"), str(tmp_path), str(tmp_path / "sweep"))
+    plan = make_plan(asked)
+    assert {run.config.data for run in plan.runs} == {str(drawn_set.resolve())}
+    assert len(plan.classifiers) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"preset": ("everything",)}, "everything.*n-minus"),
+        ({"vary": {"seeds.n_minsu": [1]}}, "unknown field 'n_minsu'.*n_minus"),
+        ({"vary": {"sedes.n_minus": [1]}}, "no setting 'sedes.n_minus'"),
+        ({"vary": {"seed": ["a"]}}, "seed is 'a'"),
+        ({"vary": {"seed": 1}}, "list of values"),
+        ({"set": {"out": "x"}}, "set by the sweep itself"),
+        ({"set": {"stages": "classifier"}}, "trains none"),
+        ({"data": "nowhere"}, "nowhere"),
+        ({"out": ""}, "needs out"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(asked, values, words, tmp_path):
+    with pytest.raises(FcamError, match=words):
+        asked("cub10-lite0-cam", **values)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_an_unknown_recipe_shows_near_names(asked):
+    with pytest.raises(FcamError, match="cub10-lite0-cam"):
+        asked("cub10-lite-cam")
