@@ -117,6 +117,15 @@ def demo(arguments: list[str]) -> int:
     return 0
 
 
+def simulate(arguments: list[str]) -> int:
+    """what a map's resolution costs at best: true masks made small and large again"""
+    from fcam.simulate_command import SimulateConfig, run_simulate
+
+    example = "fcam simulate --data data/OpenImages --split test --runs runs/openimages"
+    run_simulate(_parse(SimulateConfig, "simulate", arguments, example))
+    return 0
+
+
 def data(arguments: list[str]) -> int:
     """check: verify a data set before training on it"""
     if arguments[:1] in ([], ["-h"], ["--help"]):
@@ -213,6 +222,7 @@ VERBS: dict[str, Verb] = {
     "train": train,
     "sweep": sweep,
     "evaluate": evaluate,
+    "simulate": simulate,
     "data": data,
     "convert": convert,
     "list": list_things,

@@ -1,0 +1,106 @@
+"""The simulation of low resolution: values known for three public masks, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fcam.cli import main
+from fcam.errors import FcamError
+from fcam.simulate import Truth, low_resolution, simulate, truths_of_folder
+
+SAMPLED = {1: 100, 2: 100, 4: 99.95, 8: 99.90, 16: 96.15, 32: 84.50}
+AVERAGED = {1: 100, 2: 100, 4: 100, 8: 99.98, 16: 99.54, 32: 97.84}
+
+
+def test_known_values_of_three_public_masks(shared):
+    truths, total = truths_of_folder(shared / "golden" / "masks", 224)
+    result = simulate(truths, tuple(SAMPLED))
+    assert (total, result["images"], result["side"]) == (3, 3, 224)
+    for row in result["curve"]:
+        assert row["pxap"]["sampled"] == pytest.approx(SAMPLED[row["z"]], abs=0.01)
+        assert row["pxap"]["averaged"] == pytest.approx(AVERAGED[row["z"]], abs=0.01)
+    assert result["curve"][0]["max_box_acc"] == {"sampled": 100, "averaged": 100}
+
+
+def test_masks_of_one_image_are_joined_and_ignored_pixels_kept_out(shared):
+    truths = list(truths_of_folder(shared / "golden" / "masks", 224)[0])
+    counts = [tuple(int((truth.mask == value).sum()) for value in (1, 0, 255)) for truth in truths]
+    assert counts == [(43031, 7145, 0), (833, 49343, 0), (347, 13910, 35919)]
+
+
+def test_averaging_keeps_what_sampling_loses():
+    masks = torch.zeros(1, 64, 64)
+    masks[:, 10:12, 10:12] = 1  # between the pixels that sampling by 16 reads
+    assert low_resolution(masks, 16, "sampled").max() == 0
+    assert low_resolution(masks, 16, "averaged").max() > 0
+    assert torch.equal(low_resolution(masks, 1, "sampled"), masks)
+    assert low_resolution(masks, 1000, "averaged").unique().numel() == 1
+
+
+def test_boxes_of_the_data_set_are_used_where_it_has_them():
+    mask = torch.zeros(64, 64, dtype=torch.uint8)
+    mask[8:24, 8:24] = 1
+    right, wrong = torch.tensor([[8, 8, 23, 23]]), torch.tensor([[40, 40, 60, 60]])
+    scores = [
+        simulate([Truth(mask, boxes)], (1,))["curve"][0]["max_box_acc"]["sampled"]
+        for boxes in (None, right, wrong)
+    ]
+    assert scores == [100, 100, 0]
+
+
+@pytest.mark.parametrize("factors", [(), (0.5,)])
+def test_factors_below_one_are_refused(factors):
+    with pytest.raises(FcamError, match="at least 1"):
+        simulate([], factors)
+
+
+def test_masks_without_objects_are_refused(tmp_path):
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "a.png")
+    with pytest.raises(FcamError, match="no object"):
+        simulate(truths_of_folder(tmp_path, 16)[0])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FcamError, match="holds no masks"):
+        truths_of_folder(tmp_path / "empty", 16)
+
+
+def test_the_command_leaves_numbers_table_and_figure(drawn_set, tiny_run, tmp_path, capsys):
+    out = tmp_path / "simulation"
+    arguments = [
+        "simulate",
+        "--data",
+        str(drawn_set),
+        "--out",
+        str(out),
+        "--size",
+        "64",
+        "--z",
+        "1",
+        "4",
+        "16",
+    ]
+    assert main([*arguments, "--runs", str(tiny_run)]) == 0
+    result = json.loads((out / "simulation.json").read_text())
+    assert [row["z"] for row in result["curve"]] == [1, 4, 16]
+    assert result["boxes"] == "the data set"
+    assert result["runs"][0]["maps"]["cam"]["z"] == 16
+    assert result["runs"][0]["maps"]["fcam"]["z"] == 1
+    values = [row["pxap"]["averaged"] for row in result["curve"]]
+    assert values == sorted(values, reverse=True)
+    assert "| 16 | 4x4 |" in (out / "simulation.md").read_text()
+    with Image.open(out / "simulation.png") as picture:
+        assert picture.width > 1000
+
+
+def test_mistakes_are_named(shared, tmp_path, capsys):
+    assert main(["simulate"]) == 2
+    assert "--masks" in capsys.readouterr().err
+    assert main(["simulate", "--masks", str(tmp_path), "--runs", str(tmp_path)]) == 2
+    assert "not the folder of a run" in capsys.readouterr().err
+    if (shared / "data" / "cub10").is_dir():
+        assert main(["simulate", "--data", str(shared / "data" / "cub10")]) == 2
+        assert "no masks" in capsys.readouterr().err
