@@ -30,6 +30,8 @@ def drawn_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_config(drawn_set: Path):
     """A run of both stages on `drawn_set` with a network of a few thousand weights; `out` is left to the test."""
+    import dataclasses
+
     from fcam.config import ModelConfig, OptimizerConfig, StageConfig, TrainConfig
     from fcam.recipes import at_size
 
@@ -40,7 +42,7 @@ def tiny_config(drawn_set: Path):
             backbone="timm:test_resnet", pretrained=False, output_stride=16, decoder_channels=(8, 8, 8, 8, 8)
         ),
         stage1=stage,
-        stage2=stage,
+        stage2=dataclasses.replace(stage, average=0.9),  # one stage of each kind
         precision="no",
         workers=0,
     )

@@ -115,6 +115,8 @@ class StageConfig:
     accumulate: int = 1
     """Steps whose gradients are added up before the weights move."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    average: float = 0.0
+    """Share that the moving average of the weights keeps per step (ours); 0 keeps the last weights, as the paper does."""
     select: SelectionMetric = "max_box_acc"
     """Metric on `val` by which the epoch is chosen; the first epoch that reaches the maximum wins."""
 

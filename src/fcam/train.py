@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fcam import files
+from fcam.averaging import WeightAverage
 from fcam.config import OptimizerConfig, TrainConfig
 from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open_dataset, splits
 from fcam.errors import FcamError
@@ -114,6 +115,7 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
     accelerator.gradient_accumulation_steps = settings.accumulate
     trained, module = stage.trained, (torch.compile(stage) if config.compile else stage)
     module, optimizer, loader = accelerator.prepare(module, optimizer, loader)
+    average = WeightAverage(trained, settings.average)
     # Without boxes or masks in `val` nothing can be selected, and the last epoch stands.
     selecting = has_truth_for(settings.select, config.data)
 
@@ -121,6 +123,7 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
     if state["epoch"]:
         trained.load_state_dict(state["weights"])
         optimizer.load_state_dict(state["optimizer"])
+        average.load_state_dict(state.get("average"))
         if accelerator.scaler is not None and state.get("scaler"):
             accelerator.scaler.load_state_dict(state["scaler"])
     if accelerator.is_main_process:
@@ -131,14 +134,16 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
         rates = [_learning_rate(rate, epoch, settings.epochs, settings.optimizer) for rate in base_rates]
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        terms = _train_epoch(stage, module, optimizer, loader, epoch, config, accelerator, run)
+        terms = _train_epoch(stage, module, optimizer, average, loader, epoch, config, accelerator, run)
         seconds = time.perf_counter() - started
-        scores = _validate(model, stage, config, accelerator) if selecting else {}
-        value = scores.get(settings.select)
-        if state["best"] is None or value is None or value > state["best"]["value"]:
-            state["best"] = {"epoch": epoch, "value": value}
-            state["best_weights"] = _copy(trained)
+        with average.in_place():
+            scores = _validate(model, stage, config, accelerator) if selecting else {}
+            value = scores.get(settings.select)
+            if state["best"] is None or value is None or value > state["best"]["value"]:
+                state["best"] = {"epoch": epoch, "value": value}
+                state["best_weights"] = _copy(trained)
         state |= {"epoch": epoch, "weights": _copy(trained), "optimizer": optimizer.state_dict()}
+        state["average"] = average.state_dict()
         state["scaler"] = accelerator.scaler.state_dict() if accelerator.scaler is not None else None
         record = {
             "stage": stage.name,
@@ -161,6 +166,7 @@ def _train_epoch(
     stage: Stage,
     module: nn.Module,
     optimizer: Any,
+    average: WeightAverage,
     loader: Any,
     epoch: int,
     config: TrainConfig,
@@ -190,6 +196,8 @@ def _train_epoch(
                     accelerator.clip_grad_norm_(module.parameters(), stage.settings.optimizer.clip_norm)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
+            if accelerator.sync_gradients:
+                average.update()
             count = len(images)
             images_seen += count
             for name, value in terms.items():
