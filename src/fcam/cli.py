@@ -127,13 +127,22 @@ def simulate(arguments: list[str]) -> int:
 
 
 def data(arguments: list[str]) -> int:
-    """check: verify a data set before training on it"""
+    """check a data set before training; prepare CUB, OpenImages, ILSVRC"""
     if arguments[:1] in ([], ["-h"], ["--help"]):
-        print("usage: fcam data check PATH [--metadata FOLDER]\n\nExample:  fcam data check data/cub10")
+        print(
+            "usage: fcam data check PATH [--metadata FOLDER]\n"
+            "       fcam data prepare cub|openimages|ilsvrc ROOT [--metadata FOLDER] [--where]\n\n"
+            "Example:  fcam data check data/cub10"
+        )
         return 0 if arguments else MISTAKE
+    if arguments[0] == "prepare":
+        from fcam.data.prepare.command import PrepareConfig, run_prepare
+
+        example = "fcam data prepare cub data/CUB_200_2011 --metadata wsolevaluation/metadata"
+        return run_prepare(_parse(PrepareConfig, "data prepare", arguments[1:], example))
     if arguments[0] != "check":
         raise FcamError(
-            f"fcam data knows check, got {arguments[0]!r}; for instance: fcam data check data/cub10"
+            f"fcam data knows check and prepare, got {arguments[0]!r}; for instance: fcam data check data/cub10"
         )
     from fcam.data.check import check, print_report
 
