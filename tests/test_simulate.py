@@ -94,6 +94,8 @@ def test_the_command_leaves_numbers_table_and_figure(drawn_set, tiny_run, tmp_pa
     assert "| 16 | 4x4 |" in (out / "simulation.md").read_text()
     with Image.open(out / "simulation.png") as picture:
         assert picture.width > 1000
+    assert main([*arguments, "--split", "val", "--runs", str(tiny_run)]) == 2
+    assert "separate figures" in capsys.readouterr().err
 
 
 def test_mistakes_are_named(shared, tmp_path, capsys):

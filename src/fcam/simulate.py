@@ -205,4 +205,5 @@ def measured(folder: Path) -> dict[str, Any]:
         if row is not None:
             box = row["max_box_acc"]
             maps[kind] = {"z": z, "pxap": row["pxap"], "max_box_acc": None if box is None else box["0.5"]}
-    return {"run": folder.name, "method": config.method, "split": report["split"], "maps": maps}
+    data = Path(config.data).name
+    return {"run": folder.name, "data": data, "method": config.method, "split": report["split"], "maps": maps}

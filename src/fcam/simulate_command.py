@@ -52,7 +52,14 @@ def run_simulate(config: SimulateConfig) -> Path:
         name = config.masks.resolve().name
     else:
         truths, total = truths_of_dataset(config.data, config.split, config.size)
-        name = f"{config.split} of {Path(config.data).resolve().name}"
+        data = Path(config.data).resolve().name
+        name = f"{config.split} of {data}"
+        for run in runs:
+            if (run["data"], run["split"]) != (data, config.split):
+                raise FcamError(
+                    f"{run['run']} was scored on {run['split']} of {run['data']}, the masks are those of {name}; "
+                    "draw them in separate figures"
+                )
     result = {"masks": name, **simulate(truths, config.z, total), "runs": runs}
     files.write_json(config.out / "simulation.json", result)
     files.write_text(config.out / "simulation.md", as_markdown(result))
