@@ -61,6 +61,14 @@ def test_the_paper_stands_beside_its_ablation_and_the_chosen_variation_only(draw
     assert rows[0]["paper"]["fcam"]["max_box_acc"] == 90.3
 
 
+def test_means_are_those_of_the_variations_chosen_on_val(drawn_set, tmp_path):
+    recipes = [f"cub-{backbone}-layercam" for backbone in ("vgg16", "inceptionv3", "resnet50")]
+    _, table = swept(drawn_set, tmp_path, *recipes, vary={"seeds.n_minus": [0.1, 0.5]})
+    means = {row["metric"]: row for row in table["means"] if row["map"] == "fcam"}
+    assert means["max_box_acc"]["mean"] == pytest.approx(51)  # n⁻ = 0.1, though 0.5 has 55 on test
+    assert means["max_box_acc"]["paper"] == 89.7
+
+
 def test_identical_cams_of_two_methods_both_stand_in_the_table(drawn_set, tmp_path):
     swept(drawn_set, tmp_path, "cub10-lite0-cam", vary={"method": ["gradcam", "xgradcam"]})
     assert (tmp_path / "sweep.md").read_text().count("| CAM | 0 |") == 2

@@ -134,10 +134,15 @@ def _select(rows: list[dict[str, Any]]) -> None:
         max(able, key=lambda row: row["val"]["mean"])["selected"] = True
 
 
+def _is_the_papers(row: Mapping[str, Any]) -> bool:
+    """Whether a variation is the paper's whole method: untouched, or chosen on `val` as the paper chose."""
+    fields = set(row["overrides"])
+    return fields <= {"method"} or (row["selected"] and fields <= STILL_THE_PAPERS)
+
+
 def _paper(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """The paper's numbers that belong beside this variation, by kind of map and metric."""
-    fields = set(row["overrides"])
-    whole = fields <= {"method"} or (row["selected"] and fields <= STILL_THE_PAPERS)
+    whole = _is_the_papers(row)
     found: dict[str, dict[str, float]] = {}
     for kind in KINDS:
         for metric in METRICS:
@@ -156,7 +161,7 @@ def _means(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     cells: dict[tuple[str, str, str, str], dict[str, float]] = {}
     for group in groups:
         for row in group["rows"]:
-            if not (set(row["overrides"]) <= {"method"} and row["complete"]):
+            if not (row["complete"] and _is_the_papers(row)):
                 continue
             for kind in KINDS:
                 for metric in METRICS:
