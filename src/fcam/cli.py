@@ -126,6 +126,15 @@ def simulate(arguments: list[str]) -> int:
     return 0
 
 
+def benchmark(arguments: list[str]) -> int:
+    """time maps, a training step or the CRF filter on this machine"""
+    from fcam.benchmark.command import BenchmarkConfig, run_benchmark
+
+    example = "fcam benchmark --backbones resnet50 --out benchmark"
+    run_benchmark(_parse(BenchmarkConfig, "benchmark", arguments, example))
+    return 0
+
+
 def data(arguments: list[str]) -> int:
     """check a data set before training; prepare CUB, OpenImages, ILSVRC"""
     if arguments[:1] in ([], ["-h"], ["--help"]):
@@ -232,6 +241,7 @@ VERBS: dict[str, Verb] = {
     "sweep": sweep,
     "evaluate": evaluate,
     "simulate": simulate,
+    "benchmark": benchmark,
     "data": data,
     "convert": convert,
     "list": list_things,

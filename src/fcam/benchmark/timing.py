@@ -1,0 +1,138 @@
+"""Timing of calls on any device: warmed up, synchronised, medians with their quartiles."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fcam import __version__
+from fcam.config import Precision
+from fcam.errors import FcamError
+from fcam.precision import resolve
+
+Call = Callable[[], object]
+WARM_UP = 3
+"""Untimed calls before the first timed one: kernels are chosen, compiled and their memory is found."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles of repeated measurements."""
+
+    median: float
+    low: float
+    high: float
+    repeats: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarise at least one value."""
+        middle = statistics.median(values)
+        if len(values) < 2:
+            return cls(middle, middle, middle, len(values))
+        low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(middle, low, high, len(values))
+
+    def as_dict(self) -> dict[str, float]:
+        """The fields as JSON values."""
+        return asdict(self)
+
+
+def pick_device(name: str) -> torch.device:
+    """Return "cpu", "cuda", or for "auto" the GPU where there is one; raises `FcamError` without the GPU asked for."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise FcamError(
+            "--device cuda was asked for, but torch sees no GPU; leave it off or take --device cpu"
+        )
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until everything queued on `device` is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def milliseconds(call: Call, device: torch.device) -> float:
+    """Wall time of one call, from an idle device to an idle device."""
+    synchronize(device)
+    start = time.perf_counter()
+    call()
+    synchronize(device)
+    return 1e3 * (time.perf_counter() - start)
+
+
+def repeat(call: Call, device: torch.device, repeats: int, warm_up: int = WARM_UP) -> Spread:
+    """Time `call` `repeats` times after `warm_up` untimed calls, in milliseconds."""
+    for _ in range(warm_up):
+        call()
+    return Spread.of([milliseconds(call, device) for _ in range(repeats)])
+
+
+def side_by_side(
+    calls: Mapping[str, Call], plain: str, device: torch.device, repeats: int, warm_up: int = WARM_UP
+) -> dict[str, tuple[Spread, float]]:
+    """Time all calls in turn, round after round, so that a machine that gets slower slows them alike.
+
+    Returns:
+        name -> (milliseconds, median over the rounds of the ratio to the call named `plain`).
+    """
+    for call in calls.values():
+        for _ in range(warm_up):
+            call()
+    rounds = [{name: milliseconds(call, device) for name, call in calls.items()} for _ in range(repeats)]
+    return {
+        name: (
+            Spread.of([row[name] for row in rounds]),
+            statistics.median(row[name] / row[plain] for row in rounds),
+        )
+        for name in calls
+    }
+
+
+def environment(device: torch.device, precision: Precision) -> dict[str, Any]:
+    """What a figure depends on beside the code: device, threads, number format, versions."""
+    facts: dict[str, Any] = {
+        "device": device_name(device),
+        "cpu": _cpu_name(),
+        "threads": torch.get_num_threads(),
+        "precision": describe_precision(precision, device),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "fcam": __version__,
+    }
+    if device.type == "cuda":
+        facts |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    return facts
+
+
+def device_name(device: torch.device) -> str:
+    """Name of the GPU, or of the processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+
+
+def describe_precision(precision: Precision, device: torch.device) -> str:
+    """The number format in words; on a GPU "float32" convolutions may be multiplied in TF32."""
+    name = {"no": "float32", "bf16": "bfloat16 autocast", "fp16": "float16 autocast"}[
+        resolve(precision, device)
+    ]
+    if name == "float32" and device.type == "cuda" and torch.backends.cudnn.allow_tf32:
+        return "float32 (convolutions in TF32, torch's default)"
+    return name
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
