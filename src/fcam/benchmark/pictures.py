@@ -33,11 +33,21 @@ def pictures(count: int, side: int, photos: Path | None = None) -> Tensor:
 
 
 def drawn(count: int, side: int) -> Tensor:
-    """Blobs of colour with sensor noise, the same ones in every call, (count, 3, side, side) uint8."""
+    """Soft blobs of muted colours with sensor noise, the same ones in every call, (count, 3, side, side) uint8.
+
+    Contrast, colour and noise are such that an image has about as many colours as a photograph (4000 cells of a third
+    of sigma_rgb), and the CRF filter has as much to do.
+    """
     generator = torch.Generator().manual_seed(0)
-    coarse = torch.rand(count, 3, 7, 7, generator=generator)
-    images = F.interpolate(coarse, (side, side), mode="bicubic", align_corners=False)
-    images = images + 0.02 * torch.randn(images.shape, generator=generator)
+
+    def blobs(channels: int) -> Tensor:
+        coarse = torch.rand(count, channels, 7, 7, generator=generator) - 0.5
+        return F.interpolate(coarse, (side, side), mode="bicubic", align_corners=False)
+
+    def noise(channels: int) -> Tensor:
+        return torch.randn(count, channels, side, side, generator=generator)
+
+    images = 0.5 + 0.75 * blobs(1) + 0.15 * blobs(3) + 0.03 * noise(1) + 0.01 * noise(3)
     return (images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 

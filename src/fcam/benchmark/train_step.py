@@ -50,7 +50,8 @@ class Step:
         images: Tensor,
         compile: bool = False,
     ) -> None:
-        self.device, self.precision = device, precision
+        self.device = device
+        self.precision: Precision = resolve(precision, device)
         self.config = TrainConfig()
         self.model = build(backbone, device)
         self.stage = DecoderStage(self.model, self.config)
@@ -58,7 +59,7 @@ class Step:
         self.optimizer = _sgd(self.stage.parameter_groups(settings), settings)
         self.module: Any = torch.compile(self.stage) if compile else self.stage
         self.module.train()
-        self.scaler = torch.amp.GradScaler(device.type, enabled=resolve(precision, device) == "fp16")  # type: ignore[attr-defined]
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")  # type: ignore[attr-defined]
         self.bytes = images.to(device).contiguous(memory_format=torch.channels_last)
         labels = torch.randint(CLASSES, (len(images),), generator=torch.Generator().manual_seed(2))
         self.labels = labels.to(device)
