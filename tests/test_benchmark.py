@@ -95,8 +95,9 @@ def test_the_authors_step_is_named_where_it_is_comparable(tmp_path):
     one |= {"authors_ms": 4132.0, "authors_parts_ms": published.AUTHORS_PARTS_MS["resnet50"]}
     one["whole"]["median"] = 413.2
     (table,) = tables({"train_step": [one]})
-    assert table.columns[-2:] == ["authors' code (ms), 2 CPU cores, float32, batch 8", "theirs / ours"]
+    assert table.columns[-2:] == [f"{published.AUTHORS_LABEL} (ms)", "theirs / ours"]
     assert table.rows[-1][-2:] == ["4132", "10.0"]
+    assert published.AUTHORS_NOTE in table.notes
 
 
 def test_crf_tables(tmp_path, capsys):

@@ -13,7 +13,7 @@ from fcam.backbones import lite0
 from fcam.benchmark.crf import measure_crf
 from fcam.benchmark.report import as_markdown, show
 from fcam.benchmark.runtime import measure_runtime
-from fcam.benchmark.timing import WARM_UP, environment, pick_device
+from fcam.benchmark.timing import environment, pick_device, warm_up_calls
 from fcam.benchmark.train_step import measure_step
 from fcam.config import Precision
 from fcam.errors import FcamError
@@ -63,7 +63,7 @@ class Effort:
 
     size: int
     repeats: int
-    warm_up: int = WARM_UP
+    warm_up: int
     score_channels: int = SCORE_CHANNELS
     crf_batches: tuple[int, ...] = (1, 8, 32)
     crf_sides: tuple[int, ...] = (112, 160, 224, 320, 448)
@@ -75,7 +75,7 @@ def run_benchmark(config: BenchmarkConfig) -> dict[str, Any]:
     """Do what `fcam benchmark` was asked for, print it and write it; returns the JSON value."""
     _check(config)
     device = pick_device(config.device)
-    effort = Effort(config.size, config.repeats)
+    effort = Effort(config.size, config.repeats, warm_up_calls(device))
     if config.quick:
         effort = Effort(min(config.size, 64), 3, 1, 4, (1, 2), (32, 64), 2, 1)
     only_crf = config.crf and not config.train_step  # which is always computed in float32

@@ -24,6 +24,10 @@ P100_NOTE = (
 
 AUTHORS_BATCH, AUTHORS_SIZE = 8, 224
 AUTHORS_LABEL = "authors' code, 2 CPU cores, float32, batch 8"
+AUTHORS_NOTE = (
+    "The authors' code was timed once, on 2 cores of a Xeon with AMX; on another processor or a GPU the ratio says how long "
+    "a step takes here and there, not how much faster the code is."
+)
 AUTHORS_STEP_MS = {"resnet50": 4132.0, "vgg16": 10901.0, "inceptionv3": 4421.0}
 """One stage-2 step at 224x224, measured by us."""
 AUTHORS_PARTS_MS = {

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from fcam.benchmark.published import AUTHORS_LABEL, P100_NOTE
+from fcam.benchmark.published import AUTHORS_LABEL, AUTHORS_NOTE, P100_NOTE
 from fcam.benchmark.train_step import PARTS
 
 WIDTH = 130
@@ -131,8 +131,10 @@ def _step(one: Mapping[str, Any]) -> Table:
         notes.append(f"Peak GPU memory {one['gpu_peak_memory_bytes'] / 2**30:.2f} GiB.")
     if one["compile"]:
         notes.append("The whole step is compiled with torch.compile; the parts are not.")
+    if one["authors_ms"] is not None:
+        notes.append(AUTHORS_NOTE)
     title = f"stage-2 step, {one['backbone']}, batch {one['batch_size']}, {one['size']}x{one['size']}"
-    columns = ["part", "ms", SPREAD, "share", AUTHORS_LABEL.replace("authors' code", "authors' code (ms)")]
+    columns = ["part", "ms", SPREAD, "share", f"{AUTHORS_LABEL} (ms)"]
     return Table(title, [*columns, "theirs / ours"], rows, notes)
 
 

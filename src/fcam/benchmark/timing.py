@@ -16,10 +16,16 @@ from fcam import __version__
 from fcam.config import Precision
 from fcam.errors import FcamError
 from fcam.precision import resolve
+from fcam.progress import say
 
 Call = Callable[[], object]
-WARM_UP = 3
-"""Untimed calls before the first timed one: kernels are chosen, compiled and their memory is found."""
+PATIENCE_MS = 5e3
+"""Longer work is announced."""
+
+
+def warm_up_calls(device: torch.device) -> int:
+    """Untimed calls before the first timed one: kernels are chosen, compiled and their memory is found."""
+    return 3 if device.type == "cuda" else 1
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def milliseconds(call: Call, device: torch.device) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
-def repeat(call: Call, device: torch.device, repeats: int, warm_up: int = WARM_UP) -> Spread:
+def repeat(call: Call, device: torch.device, repeats: int, warm_up: int = 1) -> Spread:
     """Time `call` `repeats` times after `warm_up` untimed calls, in milliseconds."""
     for _ in range(warm_up):
         call()
@@ -78,16 +84,19 @@ def repeat(call: Call, device: torch.device, repeats: int, warm_up: int = WARM_U
 
 
 def side_by_side(
-    calls: Mapping[str, Call], plain: str, device: torch.device, repeats: int, warm_up: int = WARM_UP
+    calls: Mapping[str, Call], plain: str, device: torch.device, repeats: int, warm_up: int = 1
 ) -> dict[str, tuple[Spread, float]]:
     """Time all calls in turn, round after round, so that a machine that gets slower slows them alike.
 
     Returns:
         name -> (milliseconds, median over the rounds of the ratio to the call named `plain`).
     """
-    for call in calls.values():
-        for _ in range(warm_up):
-            call()
+    round_ms = 0.0
+    for _ in range(warm_up):
+        round_ms = sum(milliseconds(call, device) for call in calls.values())
+    if round_ms * repeats > PATIENCE_MS:
+        # A live bar would draw while calls are timed.
+        say(f"  about {round_ms * repeats / 1e3:.0f} s")
     rounds = [{name: milliseconds(call, device) for name, call in calls.items()} for _ in range(repeats)]
     return {
         name: (
