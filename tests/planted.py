@@ -21,7 +21,7 @@ class Planted(nn.Module):
         self.fc = nn.Linear(3, 3, bias=False)
         with torch.no_grad():
             self.fc.weight.copy_(torch.eye(3) * 8)
-        self.classifier = SimpleNamespace(head=SimpleNamespace(fc=self.fc))
+        self.classifier = SimpleNamespace(head=SimpleNamespace(linear_weight=lambda: self.fc.weight))
         self.shapes: list[tuple[int, ...]] = []
 
     def forward(self, images: Tensor) -> FCAMOutput:

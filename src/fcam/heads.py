@@ -13,9 +13,14 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 class Head(nn.Module):
-    """A pooling head: `forward(top (B, C, h, w))` gives logits (B, K), `class_maps(top)` (B, K, h, w)."""
+    """A pooling head: `forward(top (B, C, h, w))` gives logits (B, K), `class_maps(top)` (B, K, h, w).
+
+    Attributes:
+        has_class_maps: whether `class_maps` can be called; heads with hidden layers have no such maps.
+    """
 
     name: ClassVar[str]
+    has_class_maps: bool = True
 
     def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
@@ -27,6 +32,10 @@ class Head(nn.Module):
     def options(self) -> dict[str, Any]:
         """The keyword arguments, beyond channels and classes, that build this head again."""
         return {}
+
+    def linear_weight(self) -> Tensor | None:
+        """The weight (K, C) where the head is average pooling and one linear layer, else None."""
+        return None
 
     def class_maps(self, top: Tensor) -> Tensor:
         """One map per class (B, K, h, w) from the top features (B, C, h, w)."""
@@ -44,6 +53,9 @@ class LinearHead(Head):
 
     def forward(self, top: Tensor) -> Tensor:
         return self.fc(top.mean((2, 3)))
+
+    def linear_weight(self) -> Tensor:
+        return self.fc.weight
 
     def class_maps(self, top: Tensor) -> Tensor:
         """The CAM of every class, without the bias: sum over k of fc.weight[c, k] top[:, k]."""
@@ -85,6 +97,9 @@ class GAPHead(_MapHead):
     """Average pooling of class maps."""
 
     name = "gap"
+
+    def linear_weight(self) -> Tensor:
+        return self.conv.weight[int(self.background) :].flatten(1)
 
     def pool(self, maps: Tensor) -> Tensor:
         return maps.mean(2)

@@ -173,10 +173,12 @@ class Localizer:
         maps = foreground(out.maps).cpu()
         baselines: Tensor | list[None] = [None] * len(images)
         if self.with_cam:
-            weight = getattr(getattr(self.model.classifier.head, "fc", None), "weight", None)
+            weight = self.model.classifier.head.linear_weight()
             if weight is None:
-                raise FcamError("with_cam needs a linear head, which this model does not have; leave it off")
-            raw = cams.from_features(out.features[-1], weight, classes, self.cam_method)
+                seen = batch.float() / 255
+                raw = cams.from_top(self.model.classifier, seen, out.features[-1], classes, self.cam_method)
+            else:
+                raw = cams.from_features(out.features[-1], weight, classes, self.cam_method)
             baselines = cams.normalize(raw).cpu()
         return [
             NetworkOutput(index, score, maps[i], baselines[i])

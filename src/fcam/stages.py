@@ -30,7 +30,8 @@ def seed_cams(
 ) -> Tensor:
     """C of the true class from the features that the batch already has, at the images' resolution.
 
-    The map is min-max normalised at its own resolution and then interpolated, as the authors' code does.
+    The map is min-max normalised at its own resolution and then interpolated, as the authors' code does. Linear
+    heads have it in closed form; for others the gradient goes through the head, never through the backbone.
 
     Args:
         images: (B, 3, H, W) in [0, 1]; used only where the method looks at a noisy copy.
@@ -41,11 +42,9 @@ def seed_cams(
         (B, H, W) float32 in [0, 1].
     """
     with torch.no_grad():
-        weight = getattr(getattr(classifier.head, "fc", None), "weight", None)
+        weight = classifier.head.linear_weight()
         if weight is None:
-            raw = classifier.head.class_maps(top).float()[
-                torch.arange(len(labels), device=top.device), labels
-            ]
+            raw = cams.from_top(classifier, images, top, labels, method, variant=variant, generator=generator)
         else:
             noisy = None
             if method == "smoothgradcampp" and variant == "reference":

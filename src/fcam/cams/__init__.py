@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fcam.cams.center import center_gaussian
 from fcam.cams.closed_form import CLOSED_FORMS, VARIANTS, from_features
-from fcam.cams.compute import EmptyMapWarning, Explanation, cam, explain_target
+from fcam.cams.compute import EmptyMapWarning, Explanation, cam, explain_target, from_top
 from fcam.cams.maps import empty_maps, normalize
 from fcam.cams.methods import METHODS, Method
 from fcam.cams.refine import refine
@@ -21,6 +21,7 @@ __all__ = [
     "empty_maps",
     "explain_target",
     "from_features",
+    "from_top",
     "normalize",
     "refine",
 ]

@@ -116,6 +116,33 @@ def cam(
         return min_max(raw) if normalize else raw
 
 
+def from_top(
+    classifier: nn.Module,
+    images: Tensor,
+    top: Tensor,
+    class_idx: Tensor,
+    method: str = "cam",
+    *,
+    variant: str = "published",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return raw maps (B, h, w) float32 of an fcam classifier from the top features it has already made.
+
+    Only the head runs again, whatever layers it has: gradients, where the method needs them, stop at `top`
+    (B, C, h, w). `images` (B, 3, H, W) in [0, 1] are read by methods that look at noisy copies alone, with
+    noise of `generator`; `class_idx` is int64 (B,). Equal to `cam(classifier, images, class_idx, method,
+    normalize=False)`. Raises `FcamError` for an unknown method.
+    """
+    check_method(method, variant)
+    with torch.inference_mode(False), torch.no_grad():
+        top, images = (t.clone() if t.is_inference() else t for t in (top, images))
+        subject = Subject(classifier, images)
+        index = class_idx.clone()[:, None]
+        return _make(subject, subject.from_top(top), index, method, variant, Options(generator=generator))[
+            :, 0
+        ]
+
+
 def _make(
     subject: Subject, forward: Forward, index: Tensor, method: str, variant: str, options: Options
 ) -> Tensor:

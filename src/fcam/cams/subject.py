@@ -39,13 +39,17 @@ class Subject:
         if not self.ours or self.layers is not None:
             return run(self.model, images, self.layers)
         with evaluating(self.model), torch.no_grad():
-            top = self.model.backbone(images)[-1]
+            return self.from_top(self.model.backbone(images)[-1])
+
+    def from_top(self, top: Tensor) -> Forward:
+        """Run only the head of an fcam classifier, on top features (B, C, h, w) that are already there."""
+        with evaluating(self.model), torch.no_grad():
             watch = HeadWatch()
             with watch:
                 logits = logits_of(self.model.head(watch.take("top", top)))
         layout = Layout("NCHW", int(top.shape[2]), int(top.shape[3]))
         forward = forward_at(watch, logits, [watch.taken["top"]], [layout], ["the top features"])
-        forward.class_maps = self.model.head.class_maps
+        forward.class_maps = self.model.head.class_maps if self.model.head.has_class_maps else None
         return forward
 
     def stages(self) -> Forward:

@@ -101,20 +101,11 @@ def _search(model: nn.Module, image: Tensor) -> list[Target]:
             output = model(image)
     logits = logits_of(output)
     size = _size(image)
-    path = recorder.bottlenecks(logits)
-    grids = {call.shape[-2:] for call in recorder.calls if len(call.shape) == 4}
-    spatial: list[Call] = []
-    for call in path[1:]:
-        layout = find_layout(call.shape, size, grids) if len(call.shape) == 4 else None
-        spots = spatial[-1].spots if spatial else math.inf
-        if layout is not None and layout.height * layout.width <= spots:  # classifiers only get coarser
-            call.spots = layout.height * layout.width
-            spatial.append(call)
-    tokens = [call for call in path[1:] if len(call.shape) == 3 and find_layout(call.shape, size, grids)]
+    spatial, tokens = maps_on_path(recorder, logits, size)
     if tokens and (not spatial or tokens[-1].number > spatial[-1].number):
         return [_token_target(model, image, recorder.calls, tokens, spatial)]
-    last = _before_pooling(spatial, int(logits.shape[1])) if spatial else None
-    if last is None or _is_early(last, recorder.calls):
+    last = before_pooling(spatial, int(logits.shape[1])) if spatial else None
+    if last is None or is_early(last, recorder.calls):
         found = (
             f"the last one, {_target(last)}, is followed by much of the network" if last else "there is none"
         )
@@ -130,7 +121,25 @@ def _search(model: nn.Module, image: Tensor) -> list[Target]:
     return [_target(call) for call in (*deep, last)]
 
 
-def _before_pooling(spatial: list[Call], classes: int) -> Call:
+def maps_on_path(recorder: Recorder, logits: Tensor, size: tuple[int, int]) -> tuple[list[Call], list[Call]]:
+    """Return the recorded maps, and the token grids, that all of `logits` comes through, fine to coarse.
+
+    `size` is the image's (H, W).
+    """
+    path = recorder.bottlenecks(logits)[1:]
+    grids = {call.shape[-2:] for call in recorder.calls if len(call.shape) == 4}
+    spatial: list[Call] = []
+    for call in path:
+        layout = find_layout(call.shape, size, grids) if len(call.shape) == 4 else None
+        spots = spatial[-1].spots if spatial else math.inf
+        if layout is not None and layout.height * layout.width <= spots:  # classifiers only get coarser
+            call.spots = layout.height * layout.width
+            spatial.append(call)
+    tokens = [call for call in path if len(call.shape) == 3 and find_layout(call.shape, size, grids)]
+    return spatial, tokens
+
+
+def before_pooling(spatial: list[Call], classes: int) -> Call:
     """Step back from the last spatial map over calls that pool it, pass it on, or classify it by 1x1 conv."""
     index = len(spatial) - 1
     while index > 0:
@@ -145,7 +154,7 @@ def _before_pooling(spatial: list[Call], classes: int) -> Call:
     return spatial[index]
 
 
-def _is_early(last: Call, calls: list[Call]) -> bool:
+def is_early(last: Call, calls: list[Call]) -> bool:
     """Whether too much comes after a map for it to be the last: a head has few layers."""
     after = [call.number > last.number for call in calls if call.function in ("conv2d", "linear")]
     return sum(after) > max(4, 0.3 * len(after))
@@ -162,7 +171,7 @@ def _token_target(
     """
     last = next((call for call in reversed(tokens) if call.function in _TRUNK), tokens[-1])
     norms = [call for call in calls[: last.number] if "norm" in call.function and call.shape == last.shape]
-    maps = [call for call in spatial[-1:] if not _is_early(call, calls)]
+    maps = [call for call in spatial[-1:] if not is_early(call, calls)]
     for call in [last, *norms[: -_NORMS_TRIED - 1 : -1], *maps]:
         watch, logits = watch_calls(model, image, [_target(call)])
         tensor = watch.taken.get(call.number)
