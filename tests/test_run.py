@@ -80,3 +80,48 @@ def test_a_configuration_file_of_any_name_is_read(tmp_path):
     Run(tmp_path).open(config)
     (tmp_path / "config.yaml").rename(tmp_path / "mine.yml")
     assert load_config(tmp_path / "mine.yml") == config
+
+
+def test_resuming_with_other_settings_names_the_field_alone(tmp_path):
+    config = dataclasses.replace(recipe("cub10-lite0-cam"), out=str(tmp_path))
+    run = Run(tmp_path)
+    run.open(config)
+    longer = dataclasses.replace(config, stage2=dataclasses.replace(config.stage2, epochs=999), resume=True)
+    with pytest.raises(FcamError) as caught:
+        run.open(longer)
+    expected = (
+        f"{tmp_path} was started with stage2.epochs = {config.stage2.epochs}, now it is 999; resume with"
+    )
+    assert str(caught.value).startswith(expected)
+    run.open(dataclasses.replace(config, workers=7, resume=True))
+
+
+def test_a_damaged_log_names_the_line(tmp_path):
+    run = Run(tmp_path)
+    for line in ("{}", "[" * 100_000, "3", '{"stage": "decoder", "epoch": []}', "\udcff"):
+        (tmp_path / "log.jsonl").write_bytes(
+            b'{"stage": "decoder", "epoch": 1}\n' + line.encode("utf-8", "replace")
+        )
+        with pytest.raises(FcamError, match=r"log\.jsonl, line 2 is damaged"):
+            run.records()
+        run.trim_log("decoder", 5)
+        assert len(run.records()) == 1
+
+
+@pytest.mark.parametrize("state", [{}, [], {"epoch": "2", "best": None, "best_weights": None}, 3])
+def test_a_resume_point_of_something_else_is_named(state, tmp_path):
+    run = Run(tmp_path)
+    run.save_state("decoder", state)
+    with pytest.raises(FcamError, match=r"decoder\.pt is damaged"):
+        run.load_state("decoder")
+
+
+def test_yaml_that_grows_without_end_is_refused_at_once(tmp_path):
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x]"]
+    rows += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 8)}]" for i in range(1, 20)]
+    (tmp_path / "config.yaml").write_text("\n".join([*rows, "seed: *a19"]))
+    with pytest.raises(FcamError, match="unknown field 'a0'"):
+        load_config(tmp_path)
+    (tmp_path / "config.yaml").write_text("\n".join(["seed:", *(f"  {row}" for row in rows)]))
+    with pytest.raises(FcamError, match=r"seed is \{'a0'"):
+        load_config(tmp_path)

@@ -14,7 +14,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from fcam.errors import FcamError
+from fcam.errors import FcamError, cut, shown
 from fcam.files import write_bytes, write_json
 
 CONFIG = "config.json"
@@ -49,18 +49,18 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             )
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FcamError(f"{folder / CONFIG} cannot be read ({error}); save the model again") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise FcamError(f"{folder / CONFIG} cannot be read ({cut(error)}); save the model again") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         found = config.get("format") if isinstance(config, dict) else type(config).__name__
         raise FcamError(
-            f"{folder / CONFIG} has format {found!r}, this version reads {FORMAT}; "
+            f"{folder / CONFIG} has format {shown(found)}, this version reads {FORMAT}; "
             "install the version that wrote it"
         )
     try:
         state = load_tensors((folder / WEIGHTS).read_bytes())
     except (OSError, SafetensorError, ValueError) as error:
-        raise FcamError(f"{folder / WEIGHTS} is damaged ({error}); copy or save it again") from error
+        raise FcamError(f"{folder / WEIGHTS} is damaged ({cut(error)}); copy or save it again") from error
     return config, state
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from tyro.conf import Positional
 
 from fcam import __version__
 from fcam.errors import FcamError
+from fcam.quiet import quiet_decoders
 
 Verb = Callable[[list[str]], int]
 
-MISTAKE, INTERRUPTED = 2, 130
+INCOMPLETE, MISTAKE, INTERRUPTED = 1, 2, 130
 """Exit codes; 0 means that all that was asked for was done, 1 that some of it was not."""
 
 
@@ -267,9 +269,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments[0] not in VERBS:
             raise FcamError(f"there is no verb {arguments[0]!r}; known are {', '.join(VERBS)}")
+        quiet_decoders()
         return VERBS[arguments[0]](arguments[1:])
     except FcamError as error:
         print(f"fcam: {error}", file=sys.stderr)
+        return MISTAKE
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INCOMPLETE
+    except OSError as error:  # the system refuses: nothing that a traceback could explain
+        what = f"{error.filename}: " if error.filename else ""
+        print(f"fcam: {FcamError(f'{what}{error.strerror or error}')}; check the path", file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt:
         print("\nfcam: interrupted", file=sys.stderr)

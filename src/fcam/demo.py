@@ -62,8 +62,7 @@ def _write_page(config: DemoConfig, size: int, report: dict) -> Path:
     rows = gallery.sample_rows(model, test, gallery.spread(test, SAMPLES), config.method, thresholds)
     panel = draw.panel(rows, titles=gallery.TITLES, height=200)
     path = config.out / "report" / "index.html"
-    with files.write_atomic(path.with_name("panel.png")) as temporary:
-        panel.save(temporary)
+    files.write_image(path.with_name("panel.png"), panel)
     parts = [
         page.text(
             "A classifier was trained on image labels alone. Its CAM lights up the part that decides the class; the F-CAM "

@@ -18,6 +18,7 @@ from fcam.map_files import write_maps
 from fcam.model import FCAM
 from fcam.precision import autocast
 from fcam.progress import epoch_bar
+from fcam.quiet import quiet_decoders
 from fcam.scores import Scorecard
 from fcam.stages import seed_cams
 
@@ -89,7 +90,13 @@ def evaluate_split(
     state = PartialState()
     device = next(model.parameters()).device
     share = Subset(dataset, range(state.process_index, len(dataset), state.num_processes))  # type: ignore[arg-type]
-    loader = DataLoader(share, batch_size=batch_size, collate_fn=collate, num_workers=workers)
+    loader = DataLoader(
+        share,
+        batch_size=batch_size,
+        collate_fn=collate,
+        num_workers=workers,
+        worker_init_fn=quiet_decoders,
+    )
     card = Scorecard(dataset, kinds, device=device)
     was_training = model.training
     model.eval()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from fcam.errors import FcamError
 
@@ -37,6 +42,14 @@ def write_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(folder: str | os.PathLike[str]) -> None:
+    """Remove the temporary files below `folder` that a killed process left in the middle of `write_atomic`."""
+    for file in Path(folder).rglob(".*"):
+        if re.fullmatch(r"\.[0-9a-f]{12}(\.\w+)?", file.name) and file.is_file():
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write `data` to `path`, whole or not at all."""
     with write_atomic(path) as temporary:
@@ -46,6 +59,22 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` as UTF-8 to `path`, whole or not at all."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def write_image(path: str | os.PathLike[str], image: Image.Image, **options: Any) -> None:
+    """Write an image as `.png` or `.jpg`, whole or not at all; `options` are those of Pillow's writer."""
+    stream = io.BytesIO()
+    image.save(stream, {".png": "PNG", ".jpg": "JPEG"}[Path(path).suffix], **options)
+    # Pillow's own writing does not notice when the disk takes only a part of a JPEG.
+    write_bytes(path, stream.getvalue())
+
+
+def write_array(path: str | os.PathLike[str], array: np.ndarray) -> None:
+    """Write an array as `.npy`, whole or not at all."""
+    stream = io.BytesIO()
+    np.save(stream, array)
+    # numpy's own writing does not notice when the disk refuses the last few thousand bytes.
+    write_bytes(path, stream.getvalue())
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

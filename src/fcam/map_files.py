@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from fcam import files
 from fcam.data import LocalizationDataset, open_dataset, splits
 from fcam.data.transforms import EvalTransform, Geometry
-from fcam.errors import FcamError
+from fcam.errors import FcamError, cut
 from fcam.scores import MapScores, report_of_maps
 
 
@@ -21,8 +22,7 @@ def write_maps(folder: Path, maps: dict[str, Tensor], image_ids: list[str]) -> N
     """Write `<folder>/<kind>/<image id>.npy` for a batch: float16, (H, W), in [0, 1]."""
     for kind, batch in maps.items():
         for image_id, array in zip(image_ids, batch.cpu().numpy(), strict=True):
-            with files.write_atomic(folder / kind / f"{image_id}.npy") as temporary:
-                np.save(temporary, array.astype(np.float16))
+            files.write_array(folder / kind / f"{image_id}.npy", array.astype(np.float16))
 
 
 def evaluate_map_files(maps: Path, metadata: Path | None, split: str, data: str = "") -> dict[str, Any]:
@@ -86,10 +86,13 @@ def _maps(folder: Path, image_ids: list[str]) -> Iterator[np.ndarray]:
                 f"the map of image {image_id} is missing: neither {named[0]} nor {named[1]} is there"
             )
         try:
-            array = np.load(path, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
+            with open(path, "rb") as stream, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # numpy remarks on the headers of old versions
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+        # numpy parses the header as Python: damage shows as any error of its tokenizer, parser or allocator.
+        except Exception as error:
             raise FcamError(
-                f"the map {path} of image {image_id} cannot be read: {error}; write it again"
+                f"the map {path} of image {image_id} cannot be read: {cut(error)}; write it again"
             ) from error
         yield _checked(array, image_id, path)
 

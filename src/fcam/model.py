@@ -13,7 +13,7 @@ from fcam.backbones import build_backbone
 from fcam.backbones.weights import load_checked
 from fcam.classifier import Classifier
 from fcam.decoder import Decoder
-from fcam.errors import FcamError
+from fcam.errors import FcamError, cut, shown
 from fcam.heads import build_head
 
 
@@ -102,7 +102,7 @@ class FCAM(nn.Module):
     def from_config(cls, config: dict[str, Any]) -> FCAM:
         """Build a model with random weights from what `config()` returned.
 
-        Raises `FcamError` if that is incomplete.
+        Raises `FcamError` if that is incomplete or damaged.
         """
         try:
             head = dict(config["head"])
@@ -112,9 +112,12 @@ class FCAM(nn.Module):
             decoder = Decoder(backbone.channels, **config["decoder"])
             classifier = Classifier(backbone, build_head(name, backbone.channels[-1], classes, **head))
             return cls(classifier, decoder, classes=config.get("classes"), metadata=config.get("metadata"))
-        except (KeyError, TypeError, AttributeError) as error:
+        except FcamError:
+            raise
+        # Numbers and names of any kind reach torch's and timm's constructors, which refuse them in many ways.
+        except Exception as error:
             raise FcamError(
-                f"the model's config.json is incomplete or damaged ({error!r}); save it again"
+                f"the model's configuration is incomplete or damaged ({cut(repr(error))}); save the model again"
             ) from error
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -130,16 +133,36 @@ class FCAM(nn.Module):
         """
         folder = checkpoint.resolve(source)
         config, state = checkpoint.read(folder)
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # random weights that are overwritten must not cost random numbers
-            model = cls.from_config(config)
+        try:
+            _check_widths(config, state)
+            # Random weights that are overwritten must not cost random numbers.
+            with torch.random.fork_rng(devices=[]):
+                model = cls.from_config(config)
+        except FcamError as error:
+            raise FcamError(f"{folder / checkpoint.CONFIG}: {error}") from error
         load_checked(model, state, str(folder / checkpoint.WEIGHTS))
         return model.eval()
 
     def push_to_hub(self, repo_id: str, private: bool = False, message: str | None = None) -> str:
         """Upload the saved model to the Hugging Face Hub (owner/name); return the address of the commit."""
         return checkpoint.push(repo_id, self.save_pretrained, private, message)
+
+
+def _check_widths(config: dict[str, Any], state: dict[str, Tensor]) -> None:
+    """Raise `FcamError` before a network is built that is larger than the weights that are to fill it."""
+    head, decoder = config.get("head"), config.get("decoder")
+    widths = decoder.get("channels") if isinstance(decoder, dict) else None
+    numbers = [config.get("num_classes"), head.get("modalities") if isinstance(head, dict) else None]
+    numbers += widths if isinstance(widths, list) else []
+    largest = max((side for value in state.values() for side in value.shape), default=0)
+    for number in numbers:
+        if isinstance(number, int | float) and not number <= largest:
+            raise FcamError(
+                f"the configuration has a width of {shown(number)} but the largest tensor side is {largest}; "
+                "config.json and model.safetensors must come from the same model"
+            )
+    if len(numbers) > len(state) + 2:
+        raise FcamError(f"the configuration has {len(numbers) - 2} decoder blocks for {len(state)} tensors")
 
 
 def foreground(maps: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from fcam import cams
 from fcam.data.images import MAX_PIXELS, open_image, to_rgb
-from fcam.errors import FcamError
+from fcam.errors import FcamError, shown
 from fcam.model import FCAM, foreground
 from fcam.precision import fast_dtype
 from fcam.prediction import BoxRule, Prediction, cut
@@ -30,6 +30,8 @@ __all__ = ["Localizer", "NetworkOutput", "Photo", "Prediction", "as_image", "fas
 
 DEFAULT_THRESHOLD = 0.5
 DEFAULT_SIZE = 224
+LARGEST_SIZE = 4096
+"""No model that says of itself that it was trained on larger images is believed."""
 
 
 class NetworkOutput(NamedTuple):
@@ -90,9 +92,9 @@ class Localizer:
             warnings.warn("the decoder of this model was never trained: its maps mean nothing", stacklevel=2)
         self.device = next(self.model.parameters()).device
         self.dtype = fast_dtype(self.device) if dtype is None else dtype
-        self.classes = self.model.classes or [str(name) for name in card.get("classes") or []] or None
+        self.classes = self.model.classes or _card_classes(card)
         self.threshold = _card_threshold(card) if threshold is None else threshold
-        self.size = int((card.get("training") or {}).get("crop", DEFAULT_SIZE)) if size is None else size
+        self.size = _card_size(card, model if loaded else "the model") if size is None else size
         self.batch_size = (32 if self.device.type == "cuda" else 8) if batch_size is None else batch_size
         self.box_rule: BoxRule = boxes
         self.keep_aspect, self.with_cam, self.max_pixels = keep_aspect, with_cam, max_pixels
@@ -246,9 +248,34 @@ def _is_one(photos: object) -> bool:
 
 def _card_threshold(card: dict[str, Any]) -> float:
     """Return the threshold that the metadata names, or the best on `val` for boxes or pixels, or 0.5."""
-    best = (card.get("thresholds") or {}).get("fcam") or {}
-    boxes = (best.get("max_box_acc") or {}).get("0.5")
-    for value in (card.get("threshold"), boxes, best.get("piou")):
-        if isinstance(value, int | float) and 0 <= value < 1:
+    boxes = _noted(card, "thresholds", "fcam", "max_box_acc", "0.5")
+    for value in (card.get("threshold"), boxes, _noted(card, "thresholds", "fcam", "piou")):
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
             return float(value)
     return DEFAULT_THRESHOLD
+
+
+def _card_size(card: dict[str, Any], source: object) -> int:
+    """Return the side that the metadata says the model was trained on, or 224; raises `FcamError` for nonsense."""
+    size = _noted(card, "training", "crop")
+    if size is None:
+        return DEFAULT_SIZE
+    if not isinstance(size, int) or not 32 <= size <= LARGEST_SIZE:
+        raise FcamError(
+            f"{source} says it was trained on images of side {shown(size)}, but 32 to {LARGEST_SIZE} was expected; "
+            "name another size"
+        )
+    return size
+
+
+def _card_classes(card: dict[str, Any]) -> list[str] | None:
+    """Return the class names that the metadata holds, or None."""
+    names = card.get("classes")
+    return [str(name) for name in names] or None if isinstance(names, list) else None
+
+
+def _noted(card: Any, *keys: str) -> Any:
+    """Return what lies below nested `keys` of the metadata, which anybody may have edited, or None."""
+    for key in keys:
+        card = card.get(key) if isinstance(card, dict) else None
+    return card

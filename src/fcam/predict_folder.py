@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fcam.data.images import ImageError, image_size
-from fcam.errors import FcamError
+from fcam.data.images import image_size
+from fcam.errors import FcamError, cut
 from fcam.predict import Localizer, NetworkOutput
 from fcam.predict_output import Journal, Named, Outputs, name_outputs, save
 
@@ -161,16 +161,12 @@ class _Run:
     def _weight(self, path: Path) -> int:
         """Return the number of pixels from the file's header; 0 for a file that will fail to open."""
         try:
-            if not path.is_file():
-                return 0
             width, height = image_size(path, max_pixels=self.localizer.max_pixels)
         except (FcamError, OSError):
             return 0
         return width * height
 
     def _read(self, named: Named, weight: int) -> _Read:
-        if named.path.exists() and not named.path.is_file():  # opening a pipe would wait for its writer
-            raise ImageError("", str(named.path), "it is not a regular file")
         photo = self.localizer.open(named.path)
         return _Read(named, weight, photo, self.localizer.prepare(photo))
 
@@ -208,7 +204,7 @@ class _Run:
                 self.journal.add(save(prediction, named, self.out, self.outputs))
 
     def _fail(self, named: Named, error: Exception) -> None:
-        reason = str(error) if isinstance(error, FcamError) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, FcamError) else f"{type(error).__name__}: {cut(error)}"
         self.journal.add({"path": str(named.path), "reason": getattr(error, "reason", reason)})
 
     def _collect(self) -> None:

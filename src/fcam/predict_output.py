@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +28,13 @@ import numpy as np
 from PIL import Image
 
 from fcam.boxes import quantize
-from fcam.errors import FcamError
-from fcam.files import write_atomic, write_json, write_text
+from fcam.errors import FcamError, cut, shown
+from fcam.files import remove_leftovers, write_array, write_image, write_json, write_text
 from fcam.prediction import Prediction
 
 SUBFOLDERS = ("overlays", "masks", "heatmaps", "maps", "panels")
 FINAL, JOURNAL = "predictions.json", "predictions.jsonl"
-JPEG_QUALITY = 92
+JPEG_QUALITY, PNG_LEVEL = 92, 3
 
 
 @dataclass(frozen=True)
@@ -103,22 +102,23 @@ def save(prediction: Prediction, named: Named, out: Path, outputs: Outputs) -> d
         return out / files[folder]
 
     if outputs.masks:
-        _png(Image.fromarray(prediction.mask.astype(np.uint8) * np.uint8(255)), place("masks", ".png"))
+        levels = prediction.mask.astype(np.uint8) * np.uint8(255)
+        write_image(place("masks", ".png"), Image.fromarray(levels), compress_level=PNG_LEVEL)
     if outputs.heatmaps == 8:
         # The very levels that mask and boxes were cut from: the cut can be repeated from this file.
-        _png(Image.fromarray(quantize(prediction.cam[None])[0]), place("heatmaps", ".png"))
+        levels = Image.fromarray(quantize(prediction.cam[None])[0])
+        write_image(place("heatmaps", ".png"), levels, compress_level=PNG_LEVEL)
     elif outputs.heatmaps == 16:
         deep = (prediction.cam * np.float32(65535)).astype(np.uint16)
-        _png(Image.fromarray(deep), place("heatmaps", ".png"))
+        write_image(place("heatmaps", ".png"), Image.fromarray(deep), compress_level=PNG_LEVEL)
     if outputs.maps:
-        with write_atomic(place("maps", ".npy")) as temporary:
-            np.save(temporary, prediction.cam.astype(np.float16))
+        write_array(place("maps", ".npy"), prediction.cam.astype(np.float16))
     # JPEG ends at 65535 pixels a side.
     picture = ".jpg" if max(prediction.size) < 65_500 else ".png"
     if outputs.overlays:
-        _picture(prediction.overlay(), place("overlays", picture))
+        write_image(place("overlays", picture), prediction.overlay(), quality=JPEG_QUALITY)
     if outputs.panels:
-        _picture(prediction.panel(), place("panels", ".jpg"))
+        write_image(place("panels", ".jpg"), prediction.panel(), quality=JPEG_QUALITY)
     return {
         "path": str(named.path),
         "file": named.file,
@@ -135,26 +135,65 @@ def save(prediction: Prediction, named: Named, out: Path, outputs: Outputs) -> d
     }
 
 
-def _png(image: Image.Image, path: Path) -> None:
-    with write_atomic(path) as temporary:
-        image.save(temporary, compress_level=3)
-
-
-def _picture(image: Image.Image, path: Path) -> None:
-    with write_atomic(path) as temporary:
-        image.save(temporary, quality=JPEG_QUALITY)
-
-
 def load_predictions(out: str | Path) -> dict[str, Any]:
     """Read `predictions.json` of a folder run (the file or its folder); raises `FcamError` when it cannot."""
     path = Path(out) / FINAL if Path(out).is_dir() else Path(out)
     try:
         whole = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FcamError(f"cannot read {path}: {error}; give the folder of a finished run") from error
-    if not isinstance(whole, dict) or not {"settings", "predictions", "failed"} <= whole.keys():
+    except (OSError, ValueError, RecursionError) as error:
+        raise FcamError(f"cannot read {path}: {cut(error)}; give the folder of a finished run") from error
+    lists = [whole.get(key) for key in ("predictions", "failed")] if isinstance(whole, dict) else []
+    if (
+        not lists
+        or not isinstance(whole.get("settings"), dict)
+        or not all(isinstance(x, list) for x in lists)
+    ):
         raise FcamError(f"{path} is not a list that fcam predict wrote; give the folder of a finished run")
+    for number, row in enumerate(whole["predictions"], start=1):
+        if not _is_row(row):
+            raise FcamError(f"{path}, photo {number} is damaged: {shown(row)}; run fcam predict again")
     return whole
+
+
+_ROW: dict[str, type | tuple[type, ...]] = {
+    "path": str,
+    "file": str,
+    "name": str,
+    "label": str,
+    "files": dict,
+    "boxes": list,
+    "width": int,
+    "height": int,
+    "class_idx": int,
+    "score": (int, float),
+}
+
+
+def _is_row(row: Any) -> bool:
+    """Whether this is a row that `save` returned."""
+    if not isinstance(row, dict) or not all(isinstance(row.get(key), kind) for key, kind in _ROW.items()):
+        return False
+    boxes = all(
+        isinstance(box, list) and len(box) == 4 and all(isinstance(side, int) for side in box)
+        for box in row["boxes"]
+    )
+    return boxes and all(isinstance(file, str) for file in row["files"].values()) and _is_json(row)
+
+
+def _is_json(row: dict[str, Any]) -> bool:
+    """Whether the row can be written again: Python reads NaN and 1e999, which are no JSON."""
+    try:
+        json.dumps(row, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise FcamError(f"cannot read {path}: {error.strerror or error}; check the folder") from error
 
 
 class Journal:
@@ -194,9 +233,7 @@ class Journal:
     def _sweep(self) -> None:
         """Remove what a kill left half written."""
         for folder in SUBFOLDERS:
-            for file in (self.out / folder).rglob(".*"):
-                if re.fullmatch(r"\.[0-9a-f]{12}\.(png|jpg|npy)", file.name):
-                    file.unlink(missing_ok=True)
+            remove_leftovers(self.out / folder)
 
     def _read(self) -> list[dict[str, Any]]:
         """Return the rows of the run before whose files are all there; its settings must be ours."""
@@ -205,20 +242,20 @@ class Journal:
             whole = load_predictions(self.out)
             settings, rows = whole["settings"], whole["predictions"]
         else:
-            for line in (self.out / JOURNAL).read_text(encoding="utf-8").splitlines():
+            for line in _lines(self.out / JOURNAL):
                 try:
                     value = json.loads(line)
-                except json.JSONDecodeError:
+                except (ValueError, RecursionError):
                     continue  # the line that the kill cut short
-                if "settings" in value:
+                if isinstance(value, dict) and isinstance(value.get("settings"), dict):
                     settings = value["settings"]
-                elif "boxes" in value:
+                elif _is_row(value):
                     rows.append(value)
         before = settings or {}
         for key, now in self.settings.items():
             if before.get(key) != now:
                 raise FcamError(
-                    f"{self.out} was started with {key} = {before.get(key)!r}, now it is {now!r}; "
+                    f"{self.out} was started with {key} = {shown(before.get(key))}, now it is {shown(now)}; "
                     "resume with the same settings, or leave --resume out to start anew"
                 )
         return [r for r in rows if all((self.out / file).is_file() for file in r["files"].values())]

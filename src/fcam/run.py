@@ -8,6 +8,7 @@ import difflib
 import json
 import types
 import typing
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import yaml
 
 from fcam import files
 from fcam.config import TrainConfig
-from fcam.errors import FcamError
+from fcam.errors import FcamError, cut, shown
 
 FREE_TO_CHANGE = {"resume", "workers", "out", "data", "compile", "tensorboard", "name"}
 """Fields that a resumed run may change: they do not move the result."""
@@ -32,14 +33,14 @@ def config_from_dict(cls: type, values: dict[str, Any], where: str = "config") -
     hints = typing.get_type_hints(cls)
     if not isinstance(values, dict):
         raise FcamError(
-            f"{where} holds {values!r} where a group of named values belongs; restore the file or start a new run"
+            f"{where} holds {shown(values)} where a group of named values belongs; restore the file or start a new run"
         )
     arguments = {}
     for name, value in values.items():
         if name not in hints:
-            near = difflib.get_close_matches(name, hints, n=1)
+            near = difflib.get_close_matches(str(name), hints, n=1)
             hint = f"did you mean {near[0]!r}" if near else f"known are {', '.join(sorted(hints))}"
-            raise FcamError(f"{where} has an unknown field {name!r}; {hint}?")
+            raise FcamError(f"{where} has an unknown field {shown(name)}; {hint}?")
         arguments[name] = _convert(hints[name], value, f"{where}.{name}")
     return cls(**arguments)
 
@@ -60,14 +61,14 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         if len(kinds) == len(value):
             return tuple(_convert(k, v, where) for k, v in zip(kinds, value, strict=True))
     if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError):
             return float(value)  # YAML reads 1e-7, without a point, as text
     if isinstance(kind, type) and isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
         return value
     wanted = (
         " or ".join(map(repr, options)) if origin is typing.Literal else getattr(kind, "__name__", str(kind))
     )
-    raise FcamError(f"{where} is {value!r}, but {wanted} belongs there; mend the value")
+    raise FcamError(f"{where} is {shown(value)}, but {wanted} belongs there; mend the value")
 
 
 def load_config(source: str | Path) -> TrainConfig:
@@ -80,9 +81,10 @@ def load_config(source: str | Path) -> TrainConfig:
         raise FcamError(
             f"{source} is not the folder of a run: {path} cannot be read ({error.strerror}); check the path"
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    # Beside its own errors the parser passes on those of dates, of numbers and of the recursion it works by.
+    except (yaml.YAMLError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise FcamError(
-            f"{path} is damaged: {' '.join(str(error).split())}; restore it or start a new run"
+            f"{path} is damaged: {cut(' '.join(str(error).split()))}; restore it or start a new run"
         ) from error
     return config_from_dict(TrainConfig, values, str(path))
 
@@ -111,60 +113,121 @@ class Run:
             return
         if not config.resume:
             raise FcamError(f"{self.root} already holds a run; go on with --resume, or choose another --out")
+        files.remove_leftovers(self.root / "state")
+        files.remove_leftovers(self.model)
         before, now = config_to_dict(load_config(self.root)), config_to_dict(config)
         for name in now:
-            if name not in FREE_TO_CHANGE and before.get(name) != now[name]:
+            if name not in FREE_TO_CHANGE and (changed := _difference(before[name], now[name], name)):
+                field, old, new = changed
                 raise FcamError(
-                    f"{self.root} was started with {name} = {before.get(name)!r}, now it is {now[name]!r}; "
+                    f"{self.root} was started with {field} = {shown(old)}, now it is {shown(new)}; "
                     "resume with the same settings, or choose another --out"
                 )
 
     def log(self, record: dict[str, Any]) -> None:
-        """Append one line to `log.jsonl`."""
-        with (self.root / "log.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+        """Append one line to `log.jsonl`; raises `FcamError` when the disk is full or the folder read-only."""
+        path = self.root / "log.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise FcamError(
+                f"cannot write {path}: {error.strerror or error}; make room, then go on with --resume"
+            ) from error
 
     def trim_log(self, stage: str, epochs: int) -> None:
         """Drop lines of `stage` after `epochs`, and a line torn by a kill: those epochs will be run again."""
         path = self.root / "log.jsonl"
         if not path.exists():
             return
-        kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if record.get("stage") != stage or record.get("epoch", 0) <= epochs:
-                kept.append(line)
+        kept = [
+            line
+            for line in _lines(path)
+            if (record := _record(line)) and (record["stage"] != stage or record["epoch"] <= epochs)
+        ]
         files.write_text(path, "".join(line + "\n" for line in kept))
 
     def records(self) -> list[dict[str, Any]]:
-        """Lines of `log.jsonl`, oldest first."""
+        """Lines of `log.jsonl`, oldest first; raises `FcamError` for a line that `log` did not write."""
         path = self.root / "log.jsonl"
-        return (
-            [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-            if path.exists()
-            else []
-        )
+        records = []
+        for number, line in enumerate(_lines(path) if path.exists() else [], start=1):
+            if (record := _record(line)) is None:
+                raise FcamError(
+                    f"{path}, line {number} is damaged: {shown(line)}; `fcam train --resume` drops such lines"
+                )
+            records.append(record)
+        return records
 
     def state_path(self, stage: str) -> Path:
         """Resume point of `stage`."""
         return self.root / "state" / f"{stage}.pt"
 
     def save_state(self, stage: str, state: dict[str, Any]) -> None:
-        """Write the resume point of `stage`, whole or not at all."""
+        """Write the resume point of `stage`, whole or not at all; raises `FcamError` when the disk is full."""
         with files.write_atomic(self.state_path(stage)) as temporary:
-            torch.save(state, temporary)
+            try:
+                torch.save(state, temporary)
+            except RuntimeError as error:  # of its C++ writer, which knows no error numbers
+                raise OSError("torch could not write the whole file") from error
 
     def load_state(self, stage: str) -> dict[str, Any] | None:
-        """Resume point of `stage`, or None when it has none; nothing but tensors and plain values is ever unpickled."""
+        """Resume point of `stage`, or None when it has none; nothing but tensors and plain values is ever unpickled.
+
+        Raises `FcamError` when the file is damaged, or holds something else.
+        """
         path = self.state_path(stage)
         if not path.exists():
             return None
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch remarks on odd pickles before it refuses them
+                state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
-            raise FcamError(
-                f"the resume point {path} is damaged ({type(error).__name__}); delete it to repeat the stage"
-            ) from error
+            raise self.damaged(stage, error) from error
+        if not _is_state(state):
+            raise self.damaged(stage, TypeError())
+        return state
+
+    def damaged(self, stage: str, error: Exception) -> FcamError:
+        """What to raise when the resume point of `stage` cannot be used."""
+        return FcamError(
+            f"the resume point {self.state_path(stage)} is damaged ({type(error).__name__}); "
+            "delete it to repeat the stage"
+        )
+
+
+def _difference(before: Any, now: Any, name: str) -> tuple[str, Any, Any] | None:
+    """The first field that differs, as dotted name and both values; None when all are equal."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        found = (_difference(before.get(key), value, f"{name}.{key}") for key, value in now.items())
+        return next(filter(None, found), None)
+    return None if before == now else (name, before, now)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise FcamError(f"{path} cannot be read ({error.strerror or error}); check the path") from error
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """What `log` wrote on this line, or None: torn by a kill, or damaged."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(record, dict) and isinstance(record.get("stage"), str)
+    return record if whole and isinstance(record.get("epoch"), int) else None
+
+
+def _is_state(state: Any) -> bool:
+    """Whether this has the shape of what `train_stage` saves."""
+    if not isinstance(state, dict) or not {"epoch", "best", "best_weights"} <= state.keys():
+        return False
+    epoch, best = state["epoch"], state["best"]
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
+        return False
+    chosen = isinstance(best, dict) and "epoch" in best and isinstance(best.get("value"), int | float | None)
+    return chosen and all(isinstance(state.get(k), dict) for k in ("weights", "best_weights", "optimizer"))

@@ -28,6 +28,7 @@ from fcam.evaluate import evaluate, evaluate_split, has_truth_for
 from fcam.model import FCAM
 from fcam.precision import resolve
 from fcam.progress import epoch_bar, say
+from fcam.quiet import quiet_decoders
 from fcam.registry import create_model
 from fcam.run import Run, config_to_dict
 from fcam.stages import ClassifierStage, DecoderStage
@@ -121,11 +122,15 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
 
     state = run.load_state(stage.name) or {"epoch": 0, "best": None, "best_weights": None}
     if state["epoch"]:
-        trained.load_state_dict(state["weights"])
-        optimizer.load_state_dict(state["optimizer"])
-        average.load_state_dict(state.get("average"))
-        if accelerator.scaler is not None and state.get("scaler"):
-            accelerator.scaler.load_state_dict(state["scaler"])
+        try:
+            trained.load_state_dict(state["best_weights"])  # found here to fit, not after hours of training
+            trained.load_state_dict(state["weights"])
+            optimizer.load_state_dict(state["optimizer"])
+            average.load_state_dict(state.get("average"))
+            if accelerator.scaler is not None and state.get("scaler"):
+                accelerator.scaler.load_state_dict(state["scaler"])
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise run.damaged(stage.name, error) from error
     if accelerator.is_main_process:
         run.trim_log(stage.name, state["epoch"])
 
@@ -262,6 +267,7 @@ def _train_loader(config: TrainConfig, batch_size: int) -> DataLoader[Any]:
         num_workers=config.workers,
         persistent_workers=config.workers > 0,
         pin_memory=torch.cuda.is_available(),
+        worker_init_fn=quiet_decoders,
     )
 
 

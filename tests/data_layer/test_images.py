@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import os
 import pickle
 import struct
+import subprocess
+import sys
 import threading
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 from torch._utils import ExceptionWrapper
 
 from fcam.data import find_images, open_image
@@ -91,6 +94,20 @@ def test_exif_orientation_is_applied_only_when_asked(tmp_path: Path) -> None:
     assert open_image(tmp_path / "e.png", exif=False).size == image_size(tmp_path / "e.png") == (20, 10)
 
 
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("kind", ["png", "jpg", "tif"])
+def test_every_orientation_as_pillow_has_it(orientation: int, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{kind}"
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.dstack([RAMP] * 3)).save(path, exif=exif)
+    with Image.open(path) as stored:
+        expected = ImageOps.exif_transpose(stored)
+    assert (np.asarray(open_image(path)) == np.asarray(expected)).all()
+    assert image_size(path, exif=True) == expected.size
+    assert image_size(path) == open_image(path, exif=False).size
+
+
 def _write_bad_files(folder: Path) -> dict[str, str]:
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(folder / "good.jpg")
@@ -129,6 +146,7 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
+    (tmp_path / "a.png").write_bytes(b"x")
     monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(ImageError, match="no permission to read it"):
         open_image(tmp_path / "a.png")
@@ -141,7 +159,9 @@ def test_huge_images_are_refused_before_decoding(tmp_path: Path) -> None:
     (tmp_path / "bomb.png").write_bytes(
         small[:12] + header + struct.pack(">I", zlib.crc32(header)) + small[33:]
     )
-    with pytest.raises(ImageError, match=r"20000x20000.*limit of 100000000.*raise max_pixels"):
+    with pytest.raises(
+        ImageError, match=r"20000x20000.*limit of 100000000.*raise --max-megapixels .in Python max_pixels."
+    ):
         open_image(tmp_path / "bomb.png")
     with pytest.raises(ImageError, match="600 pixels"):
         open_image(tmp_path / "small.png", max_pixels=599)
@@ -223,3 +243,59 @@ def test_find_images(tmp_path: Path) -> None:
 def test_a_name_with_brackets_is_a_file_before_it_is_a_pattern(tmp_path: Path) -> None:
     (tmp_path / "a[1].jpg").touch()
     assert find_images([tmp_path / "a[1].jpg"]) == ([tmp_path / "a[1].jpg"], [])
+
+
+@pytest.mark.parametrize("read", [open_image, open_mask, image_size])
+def test_pipes_and_devices_are_refused_without_waiting(read, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    for path in (tmp_path / "pipe.jpg", Path("/dev/zero"), Path("/dev/null")):
+        with pytest.raises(ImageError, match=f"{path}: it is not a regular file"):
+            read(path)
+
+
+def test_a_page_description_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ghostscript(*_: object, **__: object) -> None:
+        raise AssertionError("a program was started")
+
+    monkeypatch.setattr("subprocess.check_call", ghostscript)
+    Image.new("RGB", (9, 9)).save(tmp_path / "a.jpg", "EPS")
+    with pytest.raises(ImageError, match="EPS is a page description"):
+        open_image(tmp_path / "a.jpg")
+
+
+def test_one_pixel(tmp_path: Path) -> None:
+    for mode in ("1", "L", "RGB", "RGBA", "P", "LA", "I;16"):
+        Image.new(mode, (1, 1), 1).save(tmp_path / "a.png")
+        assert open_image(tmp_path / "a.png").size == (1, 1)
+
+
+SPAM = """
+import sys
+from fcam.quiet import quiet_decoders
+from fcam.data.images import open_image
+if sys.argv[1] == "quiet":
+    quiet_decoders()
+for path in sys.argv[2:]:
+    try:
+        open_image(path)
+    except ValueError:
+        pass
+"""
+
+
+def test_decoders_are_kept_quiet(tmp_path: Path) -> None:
+    """libtiff prints from C and Pillow logs and warns, each of which is silenced in another way."""
+    Image.fromarray(RAMP).save(tmp_path / "a.tif", compression="tiff_lzw")
+    with Image.open(tmp_path / "a.tif") as stored:
+        at = stored.tag_v2[273][0] + 3  # type: ignore[attr-defined] # in the only strip
+    data = bytearray((tmp_path / "a.tif").read_bytes())
+    data[at : at + 9] = b"\xff" * 9
+    (tmp_path / "a.tif").write_bytes(data)
+    Image.new("RGB", (9, 9)).save(tmp_path / "b.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\0broken")
+
+    def printed(mode: str) -> str:
+        command = [sys.executable, "-c", SPAM, mode, str(tmp_path / "a.tif"), str(tmp_path / "b.jpg")]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+    assert printed("loud"), "this file no longer shows what is to be silenced"
+    assert printed("quiet") == ""

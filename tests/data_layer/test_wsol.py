@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -205,3 +206,21 @@ def test_windows_line_ends_byte_order_mark_and_commas_in_names(tmp_path: Path) -
 def test_class_names(tmp_path: Path, text: str, names: list[str]) -> None:
     (tmp_path / "classes.txt").write_text(text)
     assert read_class_names(tmp_path / "classes.txt") == names
+
+
+def test_a_pipe_among_the_lists_is_not_waited_for(wsol_set: Path) -> None:
+    path = wsol_set / "metadata" / "val" / "class_labels.txt"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FcamError, match=r"class_labels\.txt: it is not a regular file"):
+        open_dataset(wsol_set, "val")
+
+
+@pytest.mark.parametrize("label", ["99999999", "9" * 5000])
+def test_a_label_beyond_all_measure_makes_no_list_of_classes(wsol_set: Path, label: str) -> None:
+    for name in ("metadata/classes.txt", "classes.txt"):
+        (wsol_set / name).unlink(missing_ok=True)
+    path = wsol_set / "metadata" / "val" / "class_labels.txt"
+    path.write_text(path.read_text().replace(",0", f",{label}", 1))
+    with pytest.raises(FcamError, match=r"class_labels\.txt, line 1: expected <image>,<label from 0>"):
+        open_dataset(wsol_set, "val")

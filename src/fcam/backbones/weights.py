@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fcam.errors import FcamError
+from fcam.errors import FcamError, cut
 
 State = Mapping[str, Tensor]
 
@@ -41,17 +42,23 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch remarks on old pickle protocols before it refuses them
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, SafetensorError, AttributeError, KeyError) as error:
-        raise FcamError(f"the weights file {path} cannot be read ({error}); download it again") from error
+        raise FcamError(
+            f"the weights file {path} cannot be read ({cut(error)}); download it again"
+        ) from error
     except Exception as error:  # pickle.UnpicklingError: other objects than tensors, refused
         raise FcamError(
-            f"the weights file {path} holds more than tensors and was not loaded; "
+            f"the weights file {path} is damaged or holds more than tensors, and was not loaded; "
             "save its state dict as .safetensors and pass that"
         ) from error
     if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
         state = state["state_dict"]
-    if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
+    if not isinstance(state, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()
+    ):
         raise FcamError(f"the weights file {path} is not a state dict (names to tensors); save one first")
     return dict(state)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from fcam.data.split import OnProblem, Split
+from fcam.data.split import OnProblem, Split, checked_box, checked_size
+from fcam.errors import cut, shown
 
 PATTERNS = ("boxes*.json", "annotations*.json", "_annotations*.json", "instances*.json")
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What values of the wrong kind, range or depth raise when they are taken for COCO's."""
 
 
 def add_boxes(split: Split, folders: list[Path], on_problem: OnProblem) -> None:
@@ -51,6 +53,9 @@ def _rows(
     split.
     """
     rows: list[tuple[str, list[float] | None, tuple[int, int] | None]] = []
+    if not path.is_file():  # a pipe would be waited for
+        on_problem(f"{path} is not a regular file; move it away or put a COCO file there")
+        return []
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         images = {}
@@ -59,32 +64,36 @@ def _rows(
             if image_id is not None:
                 images[entry["id"]] = image_id
                 size = (
-                    (int(entry["width"]), int(entry["height"]))
+                    checked_size(int(entry["width"]), int(entry["height"]))
                     if entry.get("width") and entry.get("height")
                     else None
                 )
                 rows.append((image_id, None, size))
         annotations = content["annotations"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        on_problem(f"{path} is not a COCO file with images and annotations ({type(error).__name__}: {error})")
+        if not isinstance(annotations, list):
+            raise TypeError("annotations must be a list")
+    except (OSError, *_MALFORMED) as error:
+        on_problem(
+            f"{path} is not a COCO file with images and annotations ({type(error).__name__}: {cut(error)})"
+        )
         return []
     for number, entry in enumerate(annotations):
         try:
             if entry["image_id"] in images and not entry.get("iscrowd", 0):
                 rows.append((images[entry["image_id"]], _box(entry["bbox"]), None))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except _MALFORMED:
             on_problem(
                 f"{path}, annotation {number}: expected image_id and bbox [x, y, width, height], "
-                f"got {entry!r:.200}"
+                f"got {shown(entry)}"
             )
     return rows
 
 
 def _box(bbox: Any) -> list[float]:
     x, y, width, height = (float(number) for number in bbox)
-    if not all(map(math.isfinite, (x, y, width, height))) or width < 0 or height < 0:
-        raise ValueError
-    return [x, y, x + width, y + height]
+    if not (width >= 0 and height >= 0):
+        raise ValueError("a box has no negative side")
+    return [*checked_box(x, y, x + width, y + height)]
 
 
 def _by_path_ending(image_ids: list[str]) -> dict[str, str]:

@@ -79,8 +79,11 @@ def split_of(image_id: str) -> str:
 
 def _images(root: Path, folder: Path) -> list[str]:
     """List images that lie in a class folder below `folder`; masks and loose files are none."""
-    ids = []
-    for path in files_below(folder):
+    ids, problems = [], []
+    found = files_below(folder, problems)
+    if problems:  # training on what is left would be training on another set
+        raise FcamError(f"cannot read {problems[0].path}: {problems[0].reason}; check its permissions")
+    for path in found:
         parts = path.relative_to(folder).parts
         if len(parts) > 1 and parts[0] != "masks":
             ids.append(path.relative_to(root).as_posix())

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import glob
 import os
-import re
+import stat
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-from fcam.errors import FcamError
+from fcam.errors import FcamError, cut
 
 MAX_PIXELS = 100_000_000
 """Images above this many pixels are refused before they are decoded (300 MB as RGB)."""
@@ -26,22 +26,27 @@ SUFFIXES = frozenset(
 """Suffixes, in lower case, by which a file found in a folder counts as an image."""
 
 _DEPTHS = (8, 10, 12, 14, 16, 24, 32)
+_PROGRAMS = ("EPS", "WMF")
+"""Formats that Pillow has other programs draw (Ghostscript): whoever wrote the file writes what they run."""
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 _PILLOW_LIMIT = threading.Lock()
 
 
 class ImageError(FcamError):
-    """One file that cannot be used: `path` names it, `reason` says why, the message says both.
-
-    A data loader raises a worker's exception again with the worker's traceback as its only argument; of such
-    a message the last line, which is the sentence, is kept.
-    """
+    """One file that cannot be used: `path` names it, `reason` says why, the message says both."""
 
     def __init__(self, message: str, path: str = "", reason: str = "") -> None:
-        if message.startswith("Caught ") and "Traceback" in message:
-            message = re.sub(r"^[\w.]+Error: ", "", message.strip().splitlines()[-1])
         super().__init__(message)
         self.path = path
-        self.reason = reason or message
+        self.reason = reason or str(self)
 
 
 class Problem(NamedTuple):
@@ -58,10 +63,10 @@ def open_image(
 
     Grey, palette, CMYK and 16-bit images are converted, transparency is laid over white, of an animation or a
     multi-page file the first picture is taken. `exif` turns the picture the way its camera was held; leave it
-    off for benchmarks whose boxes were drawn on the stored pixels. Grey images deeper than 8 bits are scaled
-    from the smallest of 8, 10, 12, 14, 16, 24 and 32 bits that holds their brightest pixel. Images above
-    `max_pixels` (None: no limit) are refused before decoding. Raises `ImageError`, an `FcamError` with `path`
-    and `reason`.
+    off for benchmarks whose boxes were drawn on the stored pixels (TIFF is turned either way). Grey images
+    deeper than 8 bits are scaled from the smallest of 8, 10, 12, 14, 16, 24 and 32 bits that holds their
+    brightest pixel. Images above `max_pixels` (None: no limit) are refused before decoding. Raises
+    `ImageError`, an `FcamError` with `path` and `reason`.
     """
     with _reasons(path), _opened(path, max_pixels) as stored:
         stored.load()
@@ -84,7 +89,9 @@ def image_size(
     """Read (width, height) from the header, as `open_image` would return it; raises `ImageError`."""
     with _reasons(path), _opened(path, max_pixels) as stored:
         width, height = stored.size
-        turned = exif and stored.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+        if stored.format == "TIFF":  # Pillow turns these itself, some versions before and some while decoding
+            (width, height), exif = _listed_size(stored), True
+        turned = exif and _orientation(stored) >= 5
         return (height, width) if turned else (width, height)
 
 
@@ -113,15 +120,26 @@ def find_images(
     problems: list[Problem] = []
     for item in [paths] if isinstance(paths, str | os.PathLike) else paths:
         path = Path(item)
-        if path.is_dir():
+        if os.path.isdir(path):
             found.update(dict.fromkeys(_search(path, problems)))
         elif os.path.lexists(path):
             found[path] = None
         elif glob.has_magic(str(path)):
             found.update(dict.fromkeys(_matches(path, problems)))
         else:
-            problems.append(Problem(str(item), "it does not exist"))
+            problems.append(Problem(str(item), _absence(path)))
     return list(found), problems
+
+
+def _absence(path: Path) -> str:
+    """Return why there seems to be nothing at `path`: nothing, or a folder that may not be looked into."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return "it does not exist"
 
 
 def files_below(folder: Path, problems: list[Problem] | None = None) -> list[Path]:
@@ -184,7 +202,7 @@ def _reasons(path: str | os.PathLike[str]) -> Iterator[None]:
     # Decoders raise SyntaxError, struct.error, zlib.error and more on damaged files; all mean the same to a
     # user.
     except Exception as error:
-        detail = str(error).strip().split("\n")[0] or type(error).__name__
+        detail = cut(str(error).strip().split("\n")[0]) or type(error).__name__
         reason = "it is truncated" if "truncated" in detail.lower() else f"it is damaged ({detail})"
         raise _refusal(path, reason) from error
 
@@ -196,8 +214,12 @@ def _refusal(path: str | os.PathLike[str], reason: str) -> ImageError:
 @contextmanager
 def _opened(path: str | os.PathLike[str], max_pixels: int | None) -> Iterator[Image.Image]:
     """Yield the image with only its header read, after the size has been judged."""
+    status = os.stat(path)
+    # Opening a pipe would wait for its writer, and a device has no end.
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise _refusal(path, "it is not a regular file")
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
+        if status.st_size == 0:
             raise _refusal(path, "the file is empty")
         # Pillow's own limit is one global for the process and only warns at first: ours replaces it for this
         # call.
@@ -208,22 +230,36 @@ def _opened(path: str | os.PathLike[str], max_pixels: int | None) -> Iterator[Im
             finally:
                 Image.MAX_IMAGE_PIXELS = limit
         with image:
+            if image.format in _PROGRAMS:
+                raise _refusal(path, f"{image.format} is a page description, not a photo; convert it to PNG")
             pixels = image.width * image.height
             if max_pixels is not None and pixels > max_pixels:
                 raise _refusal(
                     path,
                     f"it is {image.width}x{image.height} = {pixels} pixels, above the limit of {max_pixels}; "
-                    "raise max_pixels if you trust the file",
+                    "raise --max-megapixels (in Python max_pixels) if you trust the file",
                 )
             yield image
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _listed_size(image: Any) -> tuple[int, int]:
+    """Return the width and height that a TIFF lists, whatever its orientation."""
+    return image.tag_v2[256], image.tag_v2[257]
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the way the camera was held, 1 to 8 as EXIF counts; 1, upright, where the file does not say."""
     try:
-        return ImageOps.exif_transpose(image)
+        value = image.getexif().get(0x0112, 1)
     # A camera's broken EXIF block is no reason to lose its picture.
     except Exception:
-        return image
+        return 1
+    return value if value in _TURNS else 1
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    turn = _TURNS.get(_orientation(image))
+    return image if turn is None else image.transpose(turn)
 
 
 def _to_eight_bits(grey: np.ndarray) -> np.ndarray:

@@ -24,6 +24,24 @@ def refuse(sentence: str) -> None:
     raise FcamError(sentence)
 
 
+LONGEST_SIDE = 2**31
+"""No image has more pixels a side, and none of the numbers in a list is worth more."""
+
+
+def checked_size(width: int, height: int) -> tuple[int, int]:
+    """Return the size of an image as it is; raises `ValueError` unless an image can have it."""
+    if not (1 <= width < LONGEST_SIDE and 1 <= height < LONGEST_SIDE):
+        raise ValueError("no image has this size")
+    return width, height
+
+
+def checked_box(*box: float) -> tuple[float, ...]:
+    """Return x0, y0, x1, y1 as they are; raises `ValueError` for numbers that lie in no image's range."""
+    if not all(abs(number) < LONGEST_SIDE for number in box):  # NaN fails too
+        raise ValueError("no image has these pixels")
+    return box
+
+
 class MaskFiles(NamedTuple):
     """The mask of one object and, where there is one, the mask of pixels that do not count."""
 

@@ -20,7 +20,7 @@ from fcam.data import scenery
 from fcam.data.creature import MAX_CLASSES, Creature, class_names
 from fcam.data.split import SPLITS
 from fcam.errors import FcamError
-from fcam.files import write_atomic, write_json, write_text
+from fcam.files import write_image, write_json, write_text
 
 _VERSION = 1
 _STREAM = 3  # first word of the seed sequence, as _ORDER and _AUGMENT in dataset.py
@@ -131,11 +131,9 @@ class _Row(NamedTuple):
 def _write_picture(root: Path, split: str, label: int, index: int, drawing: Drawing) -> _Row:
     name = f"{split}/{label:02d}/{index:04d}"
     row = _Row(f"images/{name}.jpg", label, drawing.box, f"masks/{name}.png")
-    with write_atomic(root / row.image_id) as path:
-        Image.fromarray(drawing.image).save(path, quality=95, subsampling=0)
+    write_image(root / row.image_id, Image.fromarray(drawing.image), quality=95, subsampling=0)
     if split != "train":
-        with write_atomic(root / row.mask) as path:
-            Image.fromarray(drawing.mask.astype(np.uint8) * 255).save(path)
+        write_image(root / row.mask, Image.fromarray(drawing.mask.astype(np.uint8) * 255))
     return row
 
 

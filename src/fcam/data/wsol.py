@@ -6,7 +6,6 @@ OpenImages).
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +13,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from fcam.data.split import SPLITS, MaskFiles, OnProblem, Split, refuse
-from fcam.errors import FcamError
+from fcam.data.split import SPLITS, MaskFiles, OnProblem, Split, checked_box, checked_size, refuse
+from fcam.errors import FcamError, cut, shown
 
 LISTS = ("image_ids", "class_labels", "image_sizes", "localization")
+
+MAX_DIGITS = 6
+"""A label or class number with more digits is a slip; without names, a list of so many classes would be made."""
 
 Value = TypeVar("Value")
 
@@ -79,7 +81,7 @@ def read(
     for image_id, label in zip(image_ids, found.labels, strict=True):
         if label >= len(found.classes):
             on_problem(
-                f"{folder / 'class_labels.txt'}: label {label} of {image_id} is beyond "
+                f"{folder / 'class_labels.txt'}: label {shown(label)} of {cut(image_id)} is beyond "
                 f"the {len(found.classes)} classes"
             )
     if localization:
@@ -95,7 +97,7 @@ def read_ids(folder: Path, on_problem: OnProblem = refuse) -> list[str]:
     for number, line in _lines(folder / "image_ids.txt"):
         if line in lines:
             on_problem(
-                f"{folder / 'image_ids.txt'}, line {number}: {line!r} is listed again "
+                f"{folder / 'image_ids.txt'}, line {number}: {shown(line)} is listed again "
                 f"(first on line {lines[line]})"
             )
         lines.setdefault(line, number)
@@ -108,7 +110,7 @@ def read_labels(folder: Path, on_problem: OnProblem = refuse) -> dict[str, int]:
     """Return the label, counted from 0, of every image listed in `class_labels.txt`."""
 
     def label(text: str) -> int:
-        if not text.isdecimal():
+        if not text.isdecimal() or len(text) > MAX_DIGITS:
             raise ValueError
         return int(text)
 
@@ -119,9 +121,7 @@ def read_sizes(folder: Path, on_problem: OnProblem = refuse) -> dict[str, tuple[
     """Return (width, height) of every image listed in `image_sizes.txt`; the file may be empty or missing."""
 
     def size(width: str, height: str) -> tuple[int, int]:
-        if int(width) < 1 or int(height) < 1:
-            raise ValueError
-        return int(width), int(height)
+        return checked_size(int(width), int(height))
 
     path = folder / "image_sizes.txt"
     return dict(_parsed(path, "<image>,<width>,<height>", size, on_problem)) if path.is_file() else {}
@@ -145,7 +145,7 @@ def read_class_names(path: Path) -> list[str]:
     """
     lines = [line for _, line in _lines(path)]
     pairs = [line.split(maxsplit=1) for line in lines]
-    if pairs and all(len(pair) == 2 and pair[0].isdecimal() for pair in pairs):
+    if pairs and all(len(p) == 2 and p[0].isdecimal() and len(p[0]) <= MAX_DIGITS for p in pairs):
         names = {int(number): name for number, name in pairs}
         first = min(names)
         if first in (0, 1) and sorted(names) == list(range(first, first + len(pairs))):
@@ -158,7 +158,7 @@ def _labels(folder: Path, image_ids: list[str], on_problem: OnProblem) -> dict[s
     for image_id in image_ids:
         if image_id not in labels:
             on_problem(
-                f"{folder / 'class_labels.txt'} has no label for {image_id}, which image_ids.txt lists"
+                f"{folder / 'class_labels.txt'} has no label for {cut(image_id)}, which image_ids.txt lists"
             )
     return labels
 
@@ -190,7 +190,7 @@ def _add_localization(found: Split, path: Path, on_problem: OnProblem) -> None:
         found.masks = masks
         annotated = masks.keys()
     for image_id in annotated - known:
-        on_problem(f"{path} has a row for {image_id}, which image_ids.txt does not list")
+        on_problem(f"{path} has a row for {cut(image_id)}, which image_ids.txt does not list")
 
 
 def _is_box_row(line: str) -> bool:
@@ -203,10 +203,7 @@ def _is_box_row(line: str) -> bool:
 
 
 def _box(x0: str, y0: str, x1: str, y1: str) -> tuple[float, ...]:
-    box = float(x0), float(y0), float(x1), float(y1)
-    if not all(math.isfinite(number) for number in box):
-        raise ValueError
-    return box
+    return checked_box(float(x0), float(y0), float(x1), float(y1))
 
 
 def _parsed(
@@ -221,11 +218,13 @@ def _parsed(
         try:
             yield image_id, parse(*(text.strip() for text in texts))
         except (ValueError, TypeError):
-            on_problem(f"{path}, line {number}: expected {row}, got {line!r}")
+            on_problem(f"{path}, line {number}: expected {row}, got {shown(line)}")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number, line) without surrounding space; blank lines are passed over."""
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        raise FcamError(f"cannot read {path}: it is not a regular file; check the data set's lists")
     try:
         with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
