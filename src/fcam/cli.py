@@ -103,6 +103,15 @@ def sweep(arguments: list[str]) -> int:
     return run_sweep(_parse(SweepCommand, "sweep", arguments, example))
 
 
+def report(arguments: list[str]) -> int:
+    """one page about finished runs: tables, curves, failures, gallery"""
+    from fcam.report.command import ReportConfig, run_report
+
+    example = "fcam report runs/cub10-seed0 runs/cub10-seed1 --out report"
+    print(f"report: {run_report(_parse(ReportConfig, 'report', arguments, example))}")
+    return 0
+
+
 def predict(arguments: list[str]) -> int:
     """write overlay, mask, heat map and boxes for photos"""
     from fcam.predict_command import PredictConfig, run_predict
@@ -242,6 +251,7 @@ VERBS: dict[str, Verb] = {
     "train": train,
     "sweep": sweep,
     "evaluate": evaluate,
+    "report": report,
     "simulate": simulate,
     "benchmark": benchmark,
     "data": data,

@@ -6,17 +6,24 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from fcam import draw, files, scores
+from fcam import draw, files
 from fcam.data import EvalTransform, open_dataset
 from fcam.data.synthetic import draw_set
+from fcam.evaluate import KINDS
 from fcam.evaluate_command import print_table, read_report
 from fcam.model import FCAM
 from fcam.progress import say
 from fcam.recipes import recipe
-from fcam.report import gallery, page
+from fcam.report import gallery
+from fcam.report.command import ReportConfig, run_report
+from fcam.report.curves import chosen_threshold
 from fcam.train import train
 
 SAMPLES = 6
+LEAD = (
+    "A classifier was trained on image labels alone. Its CAM lights up the part that decides the class; the F-CAM decoder "
+    "learned from that CAM, without masks or boxes, to show the whole object at full resolution."
+)
 
 
 @dataclass(frozen=True)
@@ -55,31 +62,13 @@ def run_demo(config: DemoConfig) -> Path:
 
 
 def _write_page(config: DemoConfig, size: int, report: dict) -> Path:
+    """The report of the run, and the panel of its first samples as a picture of its own."""
+    folder = config.out / "report"
     model = FCAM.from_pretrained(config.out)
     test = open_dataset(config.out / "data", "test", transform=EvalTransform(size), localization=True)
-    found = model.metadata["thresholds"]
-    thresholds = {kind: found[kind]["piou"] for kind in found}
+    thresholds = {kind: chosen_threshold(report["maps"][kind], "mask") for kind in KINDS}
     rows = gallery.sample_rows(model, test, gallery.spread(test, SAMPLES), config.method, thresholds)
-    panel = draw.panel(rows, titles=gallery.TITLES, height=200)
-    path = config.out / "report" / "index.html"
-    files.write_image(path.with_name("panel.png"), panel)
-    parts = [
-        page.text(
-            "A classifier was trained on image labels alone. Its CAM lights up the part that decides the class; the F-CAM "
-            "decoder learned from that CAM, without masks or boxes, to show the whole object at full resolution."
-        ),
-        page.table(scores.table(report)),
-        page.text(
-            f"Split: test, {report['images']} images never seen in training. Seed {config.seed}. box@d, MaxBoxAcc: share of "
-            "images whose box reaches an overlap of d at the split's best threshold; carried over: at the threshold that "
-            "was best on val. PxAP: area under the precision-recall curve of all pixels."
-        ),
-        page.heading("The first test images of each class"),
-        page.picture(
-            panel,
-            "Red: found and true. Green: true but missed. Blue: found but false. Boxes: red predicted, green true. "
-            "Thresholds were chosen on val.",
-        ),
-    ]
-    page.write_page(path, "F-CAM beside the CAM it learned from", parts)
-    return path
+    with files.write_atomic(folder / "panel.png") as temporary:
+        draw.panel(rows, titles=gallery.TITLES, height=200).save(temporary)
+    settings = ReportConfig(runs=(config.out,), out=folder, samples=SAMPLES, workers=config.workers)
+    return run_report(settings, "F-CAM beside the CAM it learned from", LEAD)

@@ -50,7 +50,7 @@ def _font(size: int) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _palette(colormap: str) -> NDArray[np.uint8]:
+def palette(colormap: str) -> NDArray[np.uint8]:
     """Return the 256 RGB colours of a matplotlib colour map, (256, 3) uint8."""
     if colormap not in colormaps:
         raise FcamError(f"unknown colour map {colormap!r}; take one of matplotlib's, for example 'inferno'")
@@ -96,7 +96,7 @@ def colored(cam: NDArray[np.floating], colormap: str = COLORMAP) -> Image.Image:
 def _in_color(level: Image.Image, colormap: str) -> Image.Image:
     """Give each grey level, mode "L", its colour; through a palette, which needs no array of colours."""
     indexed = level.copy()
-    indexed.putpalette(_palette(colormap).tobytes())
+    indexed.putpalette(palette(colormap).tobytes())
     return indexed.convert("RGB")
 
 
@@ -208,7 +208,7 @@ def color_bar(photo: Image.Image, threshold: float | None = None, colormap: str 
     font = _font(size)
     width = thick + round(ImageDraw.Draw(photo).textlength("0.00", font=font)) + 4 * pad
     plate = Image.new("RGB", (width, length + size + 2 * pad), INK)
-    bar = Image.fromarray(_palette(colormap)[::-1, None]).resize((thick, length), Image.Resampling.BILINEAR)
+    bar = Image.fromarray(palette(colormap)[::-1, None]).resize((thick, length), Image.Resampling.BILINEAR)
     top = pad + size // 2
     plate.paste(bar, (pad, top))
     draw = ImageDraw.Draw(plate)

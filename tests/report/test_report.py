@@ -1,0 +1,314 @@
+"""The page of `fcam report`: it holds the run's numbers, nothing from elsewhere, and nothing unescaped."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import html
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from fcam import paper_tables
+from fcam.cli import main
+from fcam.errors import FcamError
+from fcam.report.collect import group, papers_number, read_run
+from fcam.report.command import ReportConfig, run_report
+from fcam.report.curves import EXACT, open_run, survey
+from fcam.report.formats import as_csv, as_html, as_latex, as_markdown
+from fcam.report.tables import Number, backbone_means, localization
+from fcam.run import config_to_dict, load_config
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text of every script by its id."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: dict[str, str] = {}
+        self._script: str | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._script = str(dict(attrs).get("id", "code")) if tag == "script" else None
+
+    def handle_endtag(self, tag):
+        self._script = None
+
+    def handle_data(self, data):
+        if self._script is not None:
+            self.scripts[self._script] = self.scripts.get(self._script, "") + data
+
+
+@pytest.fixture(scope="module")
+def made(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report")
+    run_report(ReportConfig(runs=(tiny_run,), out=out, samples=2, failures=2, workers=0))
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(made: Path) -> str:
+    return (made / "index.html").read_text(encoding="utf-8")
+
+
+def copy_run(tiny_run: Path, to: Path, **changes) -> Path:
+    shutil.copytree(tiny_run, to, ignore=shutil.ignore_patterns("state"))
+    config = dataclasses.replace(load_config(tiny_run), **changes)
+    (to / "config.yaml").write_text(yaml.safe_dump(config_to_dict(config)))
+    return to
+
+
+def test_nothing_is_loaded_from_elsewhere(page: str) -> None:
+    for tag, attributes in Page(page).tags:
+        for name in ("src", "href", "srcset", "action", "data", "poster"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("data:", "#")), (tag, name, value)
+    assert not re.search(r"https?://|//[a-z0-9-]+\.[a-z]", page.replace("http-equiv", ""))
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_the_table_holds_the_numbers_of_metrics_json(made: Path, tiny_run: Path, page: str) -> None:
+    report = json.loads((tiny_run / "metrics.json").read_text())
+    rows = list(csv.DictReader(io.StringIO((made / "tables.csv").read_text())))
+    assert len(rows) == 2 * len(report["maps"])
+    for row in rows:
+        kind = {"CAM": "cam", "F-CAM": "fcam", "centre Gaussian": "center"}[row["map"]]
+        own = report["maps"][kind]
+        if row["threshold chosen as"] == "best on val":
+            own = own["transferred"]
+            assert row["PxAP"] == ""
+        else:
+            assert float(row["PxAP"]) == own["pxap"]
+        for iou in ("0.3", "0.5", "0.7"):
+            assert float(row[f"box@{iou}"]) == own["max_box_acc"][iou]
+        assert float(row["τ"]) == own["threshold"]["max_box_acc"]["0.5"]
+        assert f"{own['max_box_acc_v2']:.1f}" in page
+        assert row["box@0.5 sd"] == ""
+
+
+def test_what_was_compared_is_said(page: str, tiny_run: Path) -> None:
+    text = re.sub(r"<[^>]+>", " ", page)
+    for words in ("test split", "best on test", "best on val", "Seeds: 0", "timm:test_resnet", "8 images"):
+        assert words in text, words
+    assert "the runs did not record their machine" in text or "Training took" in text
+
+
+def test_downloads_are_the_files(made: Path, page: str) -> None:
+    links = {a["download"]: a["href"] for tag, a in Page(page).tags if tag == "a" and "download" in a}
+    assert set(links) == {"tables.csv", "tables.md", "tables.tex", "images.csv", "report.json"}
+    for name, link in links.items():
+        assert base64.b64decode(str(link).partition("base64,")[2]) == (made / str(name)).read_bytes()
+
+
+def test_curves_repeat_the_evaluation(tiny_run: Path) -> None:
+    run = read_run(tiny_run, "test")
+    model, dataset = open_run(run, "", "test")
+    seen = survey(run, model, dataset, workers=0)
+    for kind in ("cam", "fcam"):
+        own, printed = seen.maps[kind], run.report["maps"][kind]
+        for iou in (0.3, 0.5, 0.7):
+            assert own.accuracy(seen.counted, iou).max() == pytest.approx(printed["max_box_acc"][f"{iou:g}"])
+        precision, recall = own.precision_recall()
+        area = -np.nansum(precision * np.diff(np.append(recall, 0))) / 100
+        assert area == pytest.approx(printed["pxap"], abs=0.1)
+        assert own.activations.sum() == len(dataset) * 64 * 64
+        assert seen.iou(kind).max() <= 1
+    worst = seen.worst(3)
+    assert seen.iou("fcam")[worst[0]] == seen.iou("fcam").min()
+
+
+def test_the_gallery_shows_small_copies_of_the_maps(page: str, tiny_run: Path) -> None:
+    scripts = Page(page).scripts
+    index = json.loads(scripts["gallery-index"])
+    own = index["galleries"][0]
+    pictures = json.loads(scripts["gallery-0-0"])
+    assert own["kinds"] == ["cam", "fcam"]
+    assert len(pictures) == len(own["ids"]) == 8
+    run = read_run(tiny_run, "test")
+    model, dataset = open_run(run, "", "test")
+    kept: dict[int, np.ndarray] = {}
+    survey(
+        run,
+        model,
+        dataset,
+        lambda b, m, places: kept.update(zip(places.tolist(), m["fcam"].numpy(), strict=True)),
+        workers=0,
+    )
+    first = dataset.image_ids.index(own["ids"][0])
+    photo, mask, _, fcam = (Image.open(io.BytesIO(base64.b64decode(text))) for text in pictures[0])
+    assert photo.size == mask.size == fcam.size == (112, 112)
+    small = Image.fromarray(kept[first]).resize((112, 112), Image.Resampling.BOX)
+    assert np.abs(np.asarray(fcam.convert("L")) / 255 - np.asarray(small)).max() < 0.03
+    overlap = np.frombuffer(base64.b64decode(own["overlap"]["fcam"]), np.uint8).reshape(8, index["steps"])
+    assert overlap.max() <= EXACT
+
+
+def test_the_same_run_gives_the_same_page(tiny_run: Path, made: Path, tmp_path: Path) -> None:
+    run_report(ReportConfig(runs=(tiny_run,), out=tmp_path, samples=2, failures=2, workers=0))
+    for file in made.iterdir():
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_names_of_users_are_escaped(tiny_run: Path, drawn_set: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data & <b>"
+    shutil.copytree(drawn_set, data)
+    classes = (data / "classes.txt").read_text().split("\n")
+    (data / "classes.txt").write_text("\n".join([f"0 {HOSTILE}", *classes[1:]]))
+    run = copy_run(tiny_run, tmp_path / "<i>run", data=str(data))
+    path = run_report(ReportConfig(runs=(run,), out=tmp_path / "out", samples=2, failures=2, workers=0))
+    text = path.read_text(encoding="utf-8")
+    assert "no curves and no gallery" not in text
+    assert HOSTILE not in text
+    assert "<b>" not in re.sub(r"<script[ >].*?</script>", "", text, flags=re.S)
+    assert "<i>" not in text
+    index = json.loads(Page(text).scripts["gallery-index"])
+    assert HOSTILE in index["galleries"][0]["classes"]
+    assert "data &amp; &lt;b&gt;" in text
+    assert html.escape(HOSTILE) in text
+
+
+def test_tables_of_any_format_escape_names(tiny_run: Path, tmp_path: Path) -> None:
+    run = read_run(tiny_run, "test")
+    config = dataclasses.replace(run.config, data="/x/a_b|<c>&100%$")
+    table = localization(group([dataclasses.replace(run, config=config)]), "test")
+    assert "a_b|&lt;c&gt;&amp;100%$" in as_html(table)
+    assert r"a\_b\|&lt;c&gt;&amp;100%$" in as_markdown([table])
+    latex = as_latex([table])
+    assert r"a\_b|\textless{}c\textgreater{}\&100\%\$" in latex
+    body = latex.split("\\midrule")[1]
+    assert body.count(r" \\") == len(table.rows)
+    assert as_csv(table).count("a_b|<c>&100%$") == len(table.rows)
+
+
+def test_missing_data_leaves_the_tables_and_says_so(tiny_run: Path, tmp_path: Path, capsys) -> None:
+    run = copy_run(tiny_run, tmp_path / "run", data=str(tmp_path / "gone"))
+    assert main(["report", str(run), "--out", str(tmp_path / "out"), "--workers", "0"]) == 0
+    output = capsys.readouterr()
+    assert str(tmp_path / "out" / "index.html") in output.out
+    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "no curves and no gallery" in text
+    assert "--data" in text
+    assert 'id="gallery" hidden' in text
+    assert "box@0.5" in text
+    assert "gallery-index" not in Page(text).scripts
+    assert "images.csv" not in text
+    shutil.rmtree(run / "model")
+    path = run_report(
+        ReportConfig(runs=(run,), out=tmp_path / "out2", data=load_config(tiny_run).data, workers=0)
+    )
+    assert "no curves and no gallery" in path.read_text()
+
+
+def test_no_gallery_reads_neither_model_nor_data(tiny_run: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("fcam.report.command.open_run", lambda *a: pytest.fail("the model was opened"))
+    assert main(["report", str(tiny_run), "--out", str(tmp_path), "--no-gallery"]) == 0
+    text = (tmp_path / "index.html").read_text()
+    assert "Stage 2: decoder" in text  # the log needs no model
+
+
+def test_changed_data_is_not_passed_off_as_the_runs(tiny_run: Path, tmp_path: Path) -> None:
+    run = copy_run(tiny_run, tmp_path / "run")
+    report = json.loads((run / "metrics.json").read_text())
+    (run / "metrics.json").write_text(json.dumps(report | {"images": 9}))
+    path = run_report(ReportConfig(runs=(run,), out=tmp_path / "out", workers=0))
+    assert "has 8 images on test but the numbers are of 9" in path.read_text()
+
+
+def test_seeds_share_a_row_with_mean_and_deviation(tiny_run: Path, tmp_path: Path) -> None:
+    folders = []
+    for seed, value in ((0, 40.0), (1, 50.0), (2, 60.0)):
+        folder = copy_run(tiny_run, tmp_path / "sweep" / "runs" / f"s{seed}", seed=seed)
+        report = json.loads((folder / "metrics.json").read_text())
+        report["maps"]["fcam"]["max_box_acc"]["0.5"] = value
+        (folder / "metrics.json").write_text(json.dumps(report))
+        folders.append(folder)
+    copy_run(tiny_run, tmp_path / "sweep" / "runs" / "other", method="layercam")
+    run_report(ReportConfig(runs=(tmp_path / "sweep",), out=tmp_path / "out", gallery=False))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables.csv").read_text())))
+    best = [r for r in rows if r["map"] == "F-CAM" and r["threshold chosen as"] == "best on test"]
+    assert len(best) == 2
+    own = next(r for r in best if "LayerCAM" not in r["runs"])
+    assert (float(own["box@0.5"]), float(own["box@0.5 sd"])) == (50.0, 10.0)
+    assert "50.0 ± 10.0" in (tmp_path / "out" / "tables.md").read_text()
+    assert "$\\pm$ 10.0" in (tmp_path / "out" / "tables.tex").read_text()
+
+
+@pytest.fixture
+def papers_run(tiny_run: Path):
+    """The tiny run in the clothes of a run of the paper's grid."""
+    from fcam.recipes import recipe
+
+    def dress(backbone: str, method: str = "xgradcam", **changes):
+        config = dataclasses.replace(recipe(f"cub-{backbone}-{method}"), data="CUB", **changes)
+        return dataclasses.replace(read_run(tiny_run, "test"), config=config)
+
+    return dress
+
+
+def test_the_papers_number_stands_beside_ours(papers_run) -> None:
+    groups = group([papers_run("resnet50")])
+    table = localization(groups, "test")
+    cells = {(row[1], row[2]): dict(zip(table.head, row, strict=True)) for row in table.rows}
+    ours = cells["F-CAM", "best on test"]["box@0.5"]
+    assert isinstance(ours, Number)
+    assert ours.paper == paper_tables.MAIN["max_box_acc", "cub", "fcam"]["xgradcam"].resnet50
+    assert cells["F-CAM", "best on test"]["box@0.3"].paper is None
+    assert cells["F-CAM", "best on val"]["box@0.5"].paper is None
+    center = cells["centre Gaussian", "best on test"]["V2"]
+    assert center.paper == 59.7
+    assert table.notes[center.note - 1] == paper_tables.CENTER_FOOTNOTE
+    assert "paper 90.4" in as_html(table)
+
+
+def test_other_settings_have_no_number_of_the_paper(papers_run) -> None:
+    plain = papers_run("resnet50", "cam")
+    loss, seeds = plain.config.loss, plain.config.seeds
+
+    def number(**changes):
+        own = dataclasses.replace(plain, config=dataclasses.replace(plain.config, **changes))
+        return papers_number(group([own])[0], "fcam", "max_box_acc")
+
+    assert number() == 90.3
+    assert number(seeds=dataclasses.replace(seeds, n_minus=0.2)) == 90.3
+    assert number(seeds=dataclasses.replace(seeds, erosion=1)) is None
+    assert number(loss=dataclasses.replace(loss, crf=0.0)) == 83.2
+    assert number(loss=dataclasses.replace(loss, crf=0.0, size=0.0)) == 82.2
+    assert number(loss=dataclasses.replace(loss, crf=1.0)) is None
+
+
+def test_contradicted_means_are_footnoted(papers_run) -> None:
+    table = backbone_means(group([papers_run(b) for b in paper_tables.BACKBONES]))
+    assert table is not None
+    row = next(r for r in table.rows if r[2] == "F-CAM" and r[3] == "MaxBoxAcc@0.5")
+    assert isinstance(row[4], Number)
+    assert row[4].paper == 88.8
+    assert "87.2" in table.notes[row[4].note - 1]
+    assert backbone_means(group([papers_run("vgg16")])) is None
+
+
+def test_mistakes_are_one_sentence(tiny_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(FcamError, match="fcam evaluate .* --split val"):
+        run_report(ReportConfig(runs=(tiny_run,), out=tmp_path, split="val"))
+    with pytest.raises(FcamError, match="not the folder of a run"):
+        run_report(ReportConfig(runs=(tmp_path / "none",), out=tmp_path))
+    with pytest.raises(FcamError, match="--images must be 0 or more, got -1"):
+        run_report(ReportConfig(runs=(tiny_run,), out=tmp_path, images=-1))
+    run = copy_run(tiny_run, tmp_path / "run")
+    (run / "metrics.json").write_text("{")
+    with pytest.raises(FcamError, match="damaged"):
+        run_report(ReportConfig(runs=(run,), out=tmp_path))
