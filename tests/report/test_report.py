@@ -18,7 +18,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from fcam import paper_tables
+from fcam import demo, paper_tables
 from fcam.cli import main
 from fcam.errors import FcamError
 from fcam.report.collect import group, papers_number, read_run
@@ -312,3 +312,21 @@ def test_mistakes_are_one_sentence(tiny_run: Path, tmp_path: Path) -> None:
     (run / "metrics.json").write_text("{")
     with pytest.raises(FcamError, match="damaged"):
         run_report(ReportConfig(runs=(run,), out=tmp_path))
+
+
+def test_the_demo_page_is_the_report(tiny_run: Path, drawn_set: Path, tmp_path: Path) -> None:
+    run = copy_run(tiny_run, tmp_path / "demo")
+    shutil.copytree(drawn_set, run / "data")
+    report = json.loads((run / "metrics.json").read_text())
+    path = demo._write_page(demo.DemoConfig(out=run, workers=0), 64, report)
+    assert path == run / "report" / "index.html"
+    assert demo.LEAD in path.read_text(encoding="utf-8")
+    assert Image.open(path.with_name("panel.png")).height > 400
+    assert json.loads((run / "metrics.json").read_text()) == report
+
+
+def test_five_thousand_images_stay_small(page: str) -> None:
+    """What the page holds per image, for maps as noisy as those of a decoder that has hardly learned."""
+    scripts = Page(page).scripts
+    size = sum(len(text) for name, text in scripts.items() if name.startswith("gallery-"))
+    assert 5000 * size / 8 < 60e6

@@ -19,6 +19,8 @@ SIDE = 112
 """Side of photos and maps; five thousand images stay below 60 MB with it."""
 STEPS = 100
 """Positions of the slider."""
+STEP = 6
+"""Distance between the levels of small maps."""
 CHUNK = 24
 """Images that are decoded together."""
 
@@ -95,14 +97,14 @@ def _encode(image: Image.Image, **options: Any) -> str:
 def _photo(image: Tensor) -> str:
     """A photo (3, H, W) uint8, small and lossy."""
     picture = Image.fromarray(image.permute(1, 2, 0).numpy())
-    return _encode(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS), quality=60)
+    return _encode(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS), quality=50)
 
 
 def _small(cam: np.ndarray) -> Image.Image:
-    """A map (H, W) in [0, 1] as 8-bit levels of a small square, of 64 steps, which packs well."""
+    """A map (H, W) in [0, 1] as 8-bit levels of a small square, in steps of `STEP`, which packs well."""
     level = Image.fromarray(quantize(np.require(cam, requirements="W")[None])[0])
     array = np.asarray(level.resize((SIDE, SIDE), Image.Resampling.BOX), np.int64)
-    return Image.fromarray((((array + 2) // 4) * 4).clip(0, 255).astype(np.uint8))
+    return Image.fromarray(((array + STEP // 2) // STEP * STEP).clip(0, 255).astype(np.uint8))
 
 
 def _small_mask(mask: np.ndarray) -> Image.Image:
