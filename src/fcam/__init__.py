@@ -9,6 +9,7 @@ from fcam.errors import FcamError
 
 if TYPE_CHECKING:
     from fcam import bilateral, boxes, cams, data, losses, metrics, seeds
+    from fcam.attach import attach
     from fcam.cams import cam, explain_target
     from fcam.model import FCAM
     from fcam.predict import Localizer
@@ -20,6 +21,7 @@ __all__ = [
     "FCAM",
     "FcamError",
     "Localizer",
+    "attach",
     "bilateral",
     "boxes",
     "cam",
@@ -36,6 +38,7 @@ __all__ = [
 _HOMES = {
     "FCAM": "model",
     "Localizer": "predict",
+    "attach": "attach",
     "cam": "cams",
     "explain_target": "cams",
     "create_model": "registry",

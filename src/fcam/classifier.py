@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from fcam.backbones import Backbone
+from fcam.backbones import Backbone, build_backbone
 from fcam.errors import FcamError
-from fcam.heads import Head
+from fcam.heads import Head, build_head
 
 
 class ClassifierOutput(NamedTuple):
@@ -44,6 +44,32 @@ class Classifier(nn.Module):
     def forward(self, images: Tensor) -> ClassifierOutput:
         features = self.backbone(images)
         return ClassifierOutput(self.head(features[-1]), features)
+
+    def config(self) -> dict[str, Any]:
+        """All that is needed to build this classifier again, as JSON values."""
+        return {
+            "backbone": self.backbone.name,
+            "output_stride": self.backbone.output_stride,
+            **self.normalization_config(),
+            "head": {"name": self.head.name, **self.head.options()},
+            "num_classes": self.num_classes,
+        }
+
+    def normalization_config(self) -> dict[str, list[float]]:
+        """Mean and standard deviation of the backbone as JSON values."""
+        mean, std = self.backbone.mean, self.backbone.std
+        return {
+            name: [round(v, 6) for v in t.flatten().tolist()] for name, t in (("mean", mean), ("std", std))
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Classifier:
+        """Build a classifier with random weights from what `config()` returned; KeyError where that is incomplete."""
+        head = dict(config["head"])
+        name = head.pop("name")
+        backbone = build_backbone(config["backbone"], False, config["output_stride"])
+        backbone.set_normalization(config["mean"], config["std"])
+        return Classifier(backbone, build_head(name, backbone.channels[-1], config["num_classes"], **head))
 
     def freeze(self, part: Literal["all", "backbone"] = "all") -> Classifier:
         """Stop training all or the backbone alone: no gradients, and eval mode even under `.train()`."""

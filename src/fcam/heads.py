@@ -13,14 +13,9 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 class Head(nn.Module):
-    """A pooling head: `forward(top (B, C, h, w))` gives logits (B, K), `class_maps(top)` (B, K, h, w).
-
-    Attributes:
-        has_class_maps: whether `class_maps` can be called; heads with hidden layers have no such maps.
-    """
+    """A pooling head: `forward(top (B, C, h, w))` gives logits (B, K), `class_maps(top)` (B, K, h, w)."""
 
     name: ClassVar[str]
-    has_class_maps: bool = True
 
     def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
@@ -32,6 +27,11 @@ class Head(nn.Module):
     def options(self) -> dict[str, Any]:
         """The keyword arguments, beyond channels and classes, that build this head again."""
         return {}
+
+    @property
+    def has_class_maps(self) -> bool:
+        """Whether `class_maps` can be called; heads with hidden layers have no such maps."""
+        return True
 
     def linear_weight(self) -> Tensor | None:
         """The weight (K, C) where the head is average pooling and one linear layer, else None."""

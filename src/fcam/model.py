@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fcam import checkpoint
-from fcam.backbones import build_backbone
+from fcam import attached, checkpoint
 from fcam.backbones.weights import load_checked
 from fcam.classifier import Classifier
 from fcam.decoder import Decoder
 from fcam.errors import FcamError, cut, shown
-from fcam.heads import build_head
 
 
 class FCAMOutput(NamedTuple):
@@ -85,33 +83,31 @@ class FCAM(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """All that is needed to build this model again, as JSON values."""
-        backbone, head = self.classifier.backbone, self.classifier.head
         return {
-            "backbone": backbone.name,
-            "output_stride": backbone.output_stride,
-            "mean": [round(v, 6) for v in backbone.mean.flatten().tolist()],
-            "std": [round(v, 6) for v in backbone.std.flatten().tolist()],
-            "head": {"name": head.name, **head.options()},
-            "num_classes": head.num_classes,
+            **self.classifier.config(),
             "decoder": {"channels": list(self.decoder.channels), "center": self.decoder.has_center},
             "classes": self.classes,
             "metadata": self.metadata,
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> FCAM:
+    def from_config(cls, config: dict[str, Any], classifier: nn.Module | str | None = None) -> FCAM:
         """Build a model with random weights from what `config()` returned.
 
-        Raises `FcamError` if that is incomplete or damaged.
+        `classifier` is the module, or the name that builds it, of a model that `fcam.attach` made. Raises `FcamError` if
+        the configuration is incomplete or another classifier is needed.
         """
         try:
-            head = dict(config["head"])
-            name, classes = head.pop("name"), config["num_classes"]
-            backbone = build_backbone(config["backbone"], False, config["output_stride"])
-            backbone.set_normalization(config["mean"], config["std"])
-            decoder = Decoder(backbone.channels, **config["decoder"])
-            classifier = Classifier(backbone, build_head(name, backbone.channels[-1], classes, **head))
-            return cls(classifier, decoder, classes=config.get("classes"), metadata=config.get("metadata"))
+            if "classifier" in config:
+                inner: Classifier = attached.rebuild(config, classifier)
+            elif classifier is not None:
+                raise FcamError(
+                    "this model was not made by fcam.attach and builds its own classifier; pass none"
+                )
+            else:
+                inner = Classifier.from_config(config)
+            decoder = Decoder(inner.backbone.channels, **config["decoder"])
+            return cls(inner, decoder, classes=config.get("classes"), metadata=config.get("metadata"))
         except FcamError:
             raise
         # Numbers and names of any kind reach torch's and timm's constructors, which refuse them in many ways.
@@ -125,11 +121,12 @@ class FCAM(nn.Module):
         checkpoint.write(folder, self.config(), self.state_dict())
 
     @classmethod
-    def from_pretrained(cls, source: str | Path) -> FCAM:
+    def from_pretrained(cls, source: str | Path, classifier: nn.Module | str | None = None) -> FCAM:
         """Load a model in eval mode, on the CPU, from a folder, a run folder, or a Hugging Face repo id.
 
-        A folder is read without network or pickle. Raises `FcamError` when it is missing, damaged or does
-        not fit.
+        A folder is read without network or pickle. A model that was made by `fcam.attach` from somebody's own code needs
+        `classifier`, the module (whose weights are left alone) or the "module.path:factory" that builds it. Raises
+        `FcamError` when the folder is missing, damaged or does not fit.
         """
         folder = checkpoint.resolve(source)
         config, state = checkpoint.read(folder)
@@ -137,7 +134,7 @@ class FCAM(nn.Module):
             _check_widths(config, state)
             # Random weights that are overwritten must not cost random numbers.
             with torch.random.fork_rng(devices=[]):
-                model = cls.from_config(config)
+                model = cls.from_config(config, classifier)
         except FcamError as error:
             raise FcamError(f"{folder / checkpoint.CONFIG}: {error}") from error
         load_checked(model, state, str(folder / checkpoint.WEIGHTS))
@@ -152,7 +149,9 @@ def _check_widths(config: dict[str, Any], state: dict[str, Tensor]) -> None:
     """Raise `FcamError` before a network is built that is larger than the weights that are to fill it."""
     head, decoder = config.get("head"), config.get("decoder")
     widths = decoder.get("channels") if isinstance(decoder, dict) else None
+    inner = config.get("classifier")
     numbers = [config.get("num_classes"), head.get("modalities") if isinstance(head, dict) else None]
+    numbers += [inner.get("num_outputs") if isinstance(inner, dict) else None]
     numbers += widths if isinstance(widths, list) else []
     largest = max((side for value in state.values() for side in value.shape), default=0)
     for number in numbers:
@@ -161,8 +160,8 @@ def _check_widths(config: dict[str, Any], state: dict[str, Tensor]) -> None:
                 f"the configuration has a width of {shown(number)} but the largest tensor side is {largest}; "
                 "config.json and model.safetensors must come from the same model"
             )
-    if len(numbers) > len(state) + 2:
-        raise FcamError(f"the configuration has {len(numbers) - 2} decoder blocks for {len(state)} tensors")
+    if len(numbers) > len(state) + 3:
+        raise FcamError(f"the configuration has {len(numbers) - 3} decoder blocks for {len(state)} tensors")
 
 
 def foreground(maps: Tensor) -> Tensor:

@@ -1,0 +1,78 @@
+"""`fcam.attach`: a decoder on any trained classifier."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from torch import nn
+
+from fcam import sources
+from fcam.attached import classifier_from
+from fcam.decoder import Decoder, decoder_channels
+from fcam.errors import FcamError
+from fcam.model import FCAM
+
+log = logging.getLogger(__name__)
+
+
+def attach(
+    model: nn.Module | str,
+    level: str | Sequence[str] = "auto",
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    image_size: int = 224,
+    channels: str | Sequence[int] | None = None,
+    classes: list[str] | None = None,
+    outputs: Sequence[int] | None = None,
+    source: str | None = None,
+) -> FCAM:
+    """Put an untrained decoder on a trained classifier: torchvision's, timm's or your own.
+
+    The result holds a frozen copy of the classifier; yours keeps its weights, mode and gradients flags. What was found
+    is in `fcam_model.classifier.describe()`.
+
+    Args:
+        model: a torch module that gives class scores (B, K) for images (B, 3, H, W), or a name: "torchvision:NAME" or
+            "timm:NAME" with ImageNet weights, "module.path:factory".
+        level: "auto" finds the maps that the decoder reads; or the paths of the layers whose outputs they are, shallow
+            to deep, the last one being the map before the pooling.
+        mean, std: three numbers each for images in [0, 1], with which the classifier was trained. None takes timm's own
+            for its networks, the ImageNet values for torchvision's, and otherwise leaves images as they are.
+        image_size: side in pixels of the square that the classifier is looked at with; of concern where it takes one
+            size only.
+        channels: widths of the decoder's blocks, deep to shallow, or "wide" or "narrow"; None chooses by the
+            classifier's width.
+        classes: class names in label order.
+        outputs: which of the classifier's outputs to keep, in the order of `classes`; None keeps all.
+        source: the name that builds the classifier again when the model is loaded; found for unchanged torchvision and
+            timm networks. Without one, `FCAM.from_pretrained` needs `classifier=`.
+
+    Raises `FcamError` that says what was seen where no pyramid can be found.
+    """
+    if isinstance(model, str):
+        source, model = model, sources.build(model, pretrained=True)
+    if (mean is None) != (std is None):
+        raise FcamError("mean and std go together; give both, or neither for the classifier's own")
+    own_mean, own_std, origin = sources.normalization(model)
+    if mean is not None and std is not None:
+        _check_three(mean, std)
+        own_mean, own_std, origin = tuple(mean), tuple(std), f"given, mean {tuple(mean)}, std {tuple(std)}"
+    classifier = classifier_from(model, source, image_size, level, own_mean, own_std, origin, outputs)
+    if source is None:
+        classifier.source = sources.identify(model, classifier.head.num_outputs)
+    backbone = classifier.backbone
+    backbone.name = classifier.source or backbone.name
+    decoder = Decoder(backbone.channels, decoder_channels(backbone, channels))
+    found = FCAM(classifier, decoder, classes=classes, metadata={"decoder_trained": False})
+    log.info("%s", classifier.describe())
+    return found
+
+
+def _check_three(mean: Sequence[float], std: Sequence[float]) -> None:
+    if len(mean) != 3 or len(std) != 3 or not all(s > 0 for s in std):
+        raise FcamError(
+            f"mean and std need three numbers each, std above 0, got {tuple(mean)} and {tuple(std)}; "
+            "they refer to images in [0, 1], divide those for 8-bit images by 255"
+        )

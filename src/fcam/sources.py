@@ -1,0 +1,204 @@
+"""Classifiers by name: `torchvision:resnet18`, `timm:NAME`, `module.path:factory`; and what a model at hand is called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from fcam.backbones import lite0
+from fcam.backbones.base import IMAGENET_MEAN, IMAGENET_STD
+from fcam.backbones.timm_backbone import check_name
+from fcam.backbones.weights import fetch, load_checked, read_weights
+from fcam.errors import FcamError
+
+FORMS = "torchvision:NAME, timm:NAME or module.path:factory"
+# These draw truncated normal numbers for many seconds unless they are told not to.
+_SLOW_TO_START = ("googlenet", "inception_v3")
+
+
+def build(
+    source: str,
+    num_classes: int | None = None,
+    weights: str | Path | None = None,
+    pretrained: bool = False,
+) -> nn.Module:
+    """Build a classifier by name, in eval mode.
+
+    Args:
+        source: "torchvision:resnet18", "timm:NAME", or "module.path:factory", a function or class that returns the
+            module; it is imported (the current folder counts) and called, with `num_classes` where it takes that.
+        num_classes: outputs; None takes as many as `weights` have, or the source's own number.
+        weights: a `.safetensors` file, or a `torch.save`d state dict, which is read without running code in it.
+        pretrained: the library's own ImageNet weights, where no file is given.
+
+    Raises `FcamError` for unknown names, factories that fail, and weights that do not fit.
+    """
+    make = _maker(source)
+    state = _plain_keys(read_weights(weights)) if weights else None
+    if state is not None and num_classes is None:
+        num_classes = _rows(make, state)
+    model = make(num_classes, pretrained and state is None)
+    if state is not None:
+        load_checked(model, state, str(weights))
+    return model.eval()
+
+
+def is_importable(source: str) -> bool:
+    """Whether the name stands for somebody's own code, and not for a library's model."""
+    return not source.startswith(("torchvision:", "timm:"))
+
+
+def _maker(source: str) -> Callable[[int | None, bool], nn.Module]:
+    """A function of (num_classes, pretrained) that builds the classifier."""
+    kind, _, name = source.partition(":")
+    if not kind or not name:
+        raise FcamError(f"no classifier is named {source!r}; use {FORMS}")
+    if kind == "torchvision":
+        return _torchvision(name)
+    return _timm(name) if kind == "timm" else _factory(kind, name)
+
+
+def _torchvision(name: str) -> Callable[[int | None, bool], nn.Module]:
+    known = torchvision.models.list_models(module=torchvision.models)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3) or ["resnet18"]
+        raise FcamError(f"torchvision has no classifier {name!r}; near are {', '.join(near)}")
+
+    def make(num_classes: int | None, pretrained: bool) -> nn.Module:
+        options: dict[str, Any] = {"init_weights": False} if name in _SLOW_TO_START else {}
+        options |= {} if num_classes is None else {"num_classes": num_classes}
+        if not pretrained:
+            return torchvision.models.get_model(name, weights=None, **options)
+        model = fetch(f"torchvision:{name}", lambda: torchvision.models.get_model(name, weights="DEFAULT"))
+        return model if num_classes is None else with_new_layer(model, num_classes)
+
+    return make
+
+
+def _timm(name: str) -> Callable[[int | None, bool], nn.Module]:
+    check_name(name)
+
+    def make(num_classes: int | None, pretrained: bool) -> nn.Module:
+        options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+        if pretrained and name == lite0.NAME:
+            model = timm.create_model(name)
+            lite0.load(model)
+            return model if num_classes is None else with_new_layer(model, num_classes)
+        if pretrained:
+            return fetch(f"timm:{name}", lambda: timm.create_model(name, pretrained=True, **options))
+        return timm.create_model(name, pretrained=False, **options)
+
+    return make
+
+
+def _factory(module: str, name: str) -> Callable[[int | None, bool], nn.Module]:
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(
+            0, here
+        )  # where the user's own code lies; `python -m` puts it there, a script does not
+    try:
+        factory: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise FcamError(
+            f"{module}:{name} cannot be imported ({error}); run the command in the folder of {module.split('.')[0]}.py, "
+            "or install the package"
+        ) from error
+
+    def make(num_classes: int | None, pretrained: bool) -> nn.Module:
+        options = {"num_classes": num_classes} if num_classes is not None and _takes_classes(factory) else {}
+        try:
+            model = factory(**options)
+        except TypeError as error:
+            raise FcamError(
+                f"{module}:{name} could not be called ({error}); it must return the classifier and may take num_classes"
+            ) from error
+        if not isinstance(model, nn.Module):
+            raise FcamError(f"{module}:{name} returned a {type(model).__name__}, not a torch module")
+        return model
+
+    return make
+
+
+def _takes_classes(factory: Any) -> bool:
+    try:
+        return "num_classes" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _plain_keys(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Keys without what DataParallel and torch.compile put before every one of them."""
+    for prefix in ("module.", "_orig_mod."):
+        if all(key.startswith(prefix) for key in state):
+            state = {key.removeprefix(prefix): value for key, value in state.items()}
+    return state
+
+
+def _rows(make: Callable[[int | None, bool], nn.Module], state: dict[str, Tensor]) -> int | None:
+    """Number of classes in `state`: the rows of the weight that comes last in the model's own order."""
+    try:
+        with torch.device("meta"):
+            own = make(None, False).state_dict()
+    except Exception:  # factories that copy numbers around cannot be built without memory, or need the number
+        return None
+    last = next((key for key in reversed(own) if key.endswith("weight") and own[key].dim() > 1), None)
+    rows = state[last].shape[0] if last in state else None
+    return rows if last is not None and rows != own[last].shape[0] else None
+
+
+def with_new_layer(model: nn.Module, num_classes: int) -> nn.Module:
+    """Replace the last linear layer (or 1x1 convolution) of `model` by a fresh one with `num_classes` outputs.
+
+    Raises `FcamError` when there is none.
+    """
+    for path, layer in reversed(list(model.named_modules())):
+        if isinstance(layer, nn.Linear):
+            new: nn.Module = nn.Linear(layer.in_features, num_classes, layer.bias is not None)
+        elif isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1):
+            new = nn.Conv2d(layer.in_channels, num_classes, 1, bias=layer.bias is not None)
+        else:
+            continue
+        model.set_submodule(path, new.to(layer.weight.device, layer.weight.dtype))
+        return model
+    raise FcamError(
+        f"{type(model).__name__} has no linear layer that could be replaced; build it for {num_classes} classes"
+    )
+
+
+def identify(model: nn.Module, num_classes: int) -> str | None:
+    """The name by which `build` makes a network of the same layers and shapes as `model`, or None."""
+    candidates: list[str] = []
+    architecture = (getattr(model, "pretrained_cfg", None) or {}).get("architecture")
+    if architecture and timm.is_model(architecture):
+        candidates = [f"timm:{architecture}"]
+    elif type(model).__module__.startswith("torchvision.models."):
+        models, home = torchvision.models, type(model).__module__
+        names = [n for n in models.list_models(models) if models.get_model_builder(n).__module__ == home]
+        candidates = [f"torchvision:{name}" for name in names]
+    shapes = [(key, value.shape) for key, value in model.state_dict().items()]
+    for source in candidates:
+        with torch.device("meta"):
+            other = build(source, num_classes)
+        if type(other) is type(model) and shapes == [(k, v.shape) for k, v in other.state_dict().items()]:
+            return source
+    return None
+
+
+def normalization(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...], str]:
+    """Mean, standard deviation (of images in [0, 1]) that `model` expects, and in words where that comes from."""
+    config = getattr(model, "pretrained_cfg", None) or {}
+    if config.get("mean") and config.get("std"):
+        return tuple(config["mean"]), tuple(config["std"]), "timm's for this network"
+    if type(model).__module__.startswith("torchvision.models."):
+        return IMAGENET_MEAN, IMAGENET_STD, "torchvision's, the ImageNet mean and standard deviation"
+    return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "none, the classifier is given images in [0, 1] as they are"

@@ -1,0 +1,313 @@
+"""fcam.attach: a decoder on anybody's classifier, found, trained, saved, loaded, used."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fcam
+from fcam.attach import attach
+from fcam.attached import AttachedClassifier
+from fcam.cams import cam, explain_target
+from fcam.config import TrainConfig
+from fcam.stages import DecoderStage, seed_cams
+
+SIDE = 64
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+class OwnCNN(nn.Module):
+    """Written the way tutorials do it: functional calls, a view with the batch size, hidden layers, dropout."""
+
+    def __init__(self, num_classes: int = 4) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
+        self.conv3, self.drop = nn.Conv2d(16, 24, 3, padding=1), nn.Dropout(0.5)
+        self.fc1, self.fc2 = nn.Linear(24 * 4, 20), nn.Linear(20, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch = x.shape[0]
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = F.relu(self.conv3(F.max_pool2d(x, 2)), inplace=True)
+        x = F.adaptive_avg_pool2d(x, 2).view(batch, -1)
+        return self.fc2(self.drop(F.relu(self.fc1(x))))
+
+
+NETWORKS = {
+    "torchvision:resnet18": ("relu", "layer1", "layer2", "layer3", "layer4"),
+    "torchvision:mobilenet_v3_small": ("features.0", "features.1", "features.3", "features.8", "features"),
+    "torchvision:convnext_tiny": ("features.1", "features.3", "features.5", "features"),
+    "torchvision:densenet121": (
+        "features.relu0",
+        "features.denseblock1",
+        "features.denseblock2",
+        "features.denseblock3",
+        "relu",
+    ),
+    "torchvision:vgg11_bn": ("features.6", "features.13", "features.20", "features.27", "features"),
+    "timm:regnety_002": ("stem", "s1", "s2", "s3", "final_conv"),
+    "timm:efficientnet_b0": ("bn1", "blocks.1", "blocks.2", "blocks.4", "bn2"),
+    "own": ("relu_1", "max_pool2d_1", "relu_2"),
+}
+LINEAR = {"torchvision:resnet18", "torchvision:densenet121", "timm:regnety_002", "timm:efficientnet_b0"}
+
+
+def build(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    kind, _, network = name.partition(":")
+    if kind == "torchvision":
+        return torchvision.models.get_model(network, weights=None, num_classes=4)
+    return timm.create_model(network, pretrained=False, num_classes=4) if kind == "timm" else OwnCNN()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+
+
+def normalized(model: fcam.FCAM, images: Tensor) -> Tensor:
+    return (images - model.classifier.backbone.mean) / model.classifier.backbone.std
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_builds_trains_saves_loads_predicts(name: str, images: Tensor, tmp_path: Path) -> None:
+    yours = build(name)
+    before = copy.deepcopy(yours.state_dict())
+    model = attach(yours, image_size=SIDE, channels=(8,) * 5, classes=list("abcd"))
+    inner = model.classifier
+    assert isinstance(inner, AttachedClassifier)
+    assert tuple(tap.path for tap in inner.backbone.taps) == NETWORKS[name]
+    assert inner.head.linear_weight() is not None or name not in LINEAR
+    assert inner.source == (None if name == "own" else name)
+
+    # Yours is left alone, and the copy computes what it computes, for any size and batch.
+    assert yours.training
+    assert all(p.requires_grad for p in yours.parameters())
+    assert all(torch.equal(before[key], value) for key, value in yours.state_dict().items())
+    yours.eval()
+    for batch in (images, F.interpolate(images[:1], (SIDE + 13, SIDE + 38))):
+        out = model.eval()(batch)
+        torch.testing.assert_close(out.logits, yours(normalized(model, batch)).detach(), atol=1e-5, rtol=1e-5)
+        assert out.maps.shape == (len(batch), 2, *batch.shape[-2:])
+
+    # One step of stage 2 moves the decoder and nothing else.
+    stage = DecoderStage(model, TrainConfig())
+    optimizer = torch.optim.SGD(stage.parameter_groups(TrainConfig().stage2.optimizer), lr=0.1)
+    frozen, moved = copy.deepcopy(inner.state_dict()), copy.deepcopy(model.decoder.state_dict())
+    stage.train()
+    sum(stage(images, torch.tensor([1, 2]), 1, torch.Generator().manual_seed(0)).values()).backward()
+    optimizer.step()
+    assert all(torch.equal(frozen[key], value) for key, value in inner.state_dict().items())
+    assert any(not torch.equal(moved[key], value) for key, value in model.decoder.state_dict().items())
+
+    # A folder without pickle that builds the same model.
+    model.eval().save_pretrained(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+    assert json.loads((tmp_path / "config.json").read_text())["classifier"]["source"] == inner.source
+    given = OwnCNN() if name == "own" else None
+    again = fcam.FCAM.from_pretrained(tmp_path, classifier=given)
+    for first, second in zip(model(images)[:2], again(images)[:2], strict=True):
+        assert torch.equal(first, second)
+    assert again.config() == model.config()
+    with pytest.warns(UserWarning, match="never trained"):
+        localizer = fcam.Localizer(again, size=SIDE, with_cam=True, dtype=torch.float32)
+    r = localizer((images[0] * 255).byte())
+    assert r.label in "abcd"
+    assert r.baseline is not None
+    assert r.cam.shape == r.baseline.shape == (SIDE, SIDE)
+
+
+@pytest.mark.parametrize("name", ["torchvision:resnet18", "own"])
+@pytest.mark.parametrize("method", ["cam", "gradcam", "layercam", "xgradcam", "gradcampp"])
+def test_seeds_come_from_the_map_that_cam_gives_on_your_own_model(
+    name: str, method: str, images: Tensor
+) -> None:
+    yours = build(name).eval()
+    if isinstance(yours, OwnCNN):  # gradients of one sign, so that no map is empty
+        yours.requires_grad_(False).fc1.weight.abs_()
+        yours.fc2.weight.abs_()
+    model = attach(yours, image_size=SIDE)
+    labels = torch.tensor([2, 0])
+    with torch.inference_mode():
+        top = model.classifier(images).features[-1]
+        got = seed_cams(model.classifier, images, top, labels, method)
+    want = cam(yours, normalized(model, images), labels, method)
+    assert want.amax((1, 2)).tolist() == [1, 1]
+    want = F.interpolate(want[:, None], (SIDE, SIDE), mode="bilinear")[:, 0]
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
+    own = F.interpolate(cam(model, images, labels, method)[:, None], (SIDE, SIDE), mode="bilinear")[:, 0]
+    torch.testing.assert_close(own, want, atol=1e-4, rtol=0)
+    assert explain_target(model, images).closed_form == (name != "own")
+
+
+def test_says_what_it_found() -> None:
+    text = attach(build("torchvision:mobilenet_v3_small"), image_size=SIDE).classifier.describe()  # type: ignore[operator]
+    for words in (
+        "features.8: 48 channels, stride 16",
+        "Dropout, Linear; CAMs by gradient through the head",
+        "ImageNet mean",
+        "torchvision:mobilenet_v3_small",
+    ):
+        assert words in text
+    assert "in closed form" in attach(build("timm:regnety_002"), image_size=SIDE).classifier.describe()  # type: ignore[operator]
+
+
+def test_normalisation_is_the_models_own_or_yours() -> None:
+    def of(model: fcam.FCAM) -> tuple[list[float], list[float]]:
+        backbone = model.classifier.backbone
+        return backbone.mean.flatten().tolist(), backbone.std.flatten().tolist()
+
+    mean, std = of(attach(build("torchvision:resnet18"), image_size=SIDE))
+    assert (mean, std) == (pytest.approx(IMAGENET[0]), pytest.approx(IMAGENET[1]))
+    half = ([0.5] * 3, [0.5] * 3)
+    assert of(attach(timm.create_model("tf_efficientnet_lite0", num_classes=4), image_size=SIDE)) == half
+    assert of(attach(OwnCNN(), image_size=SIDE)) == ([0.0] * 3, [1.0] * 3)
+    assert of(attach(OwnCNN(), image_size=SIDE, mean=(0.5,) * 3, std=(0.5,) * 3)) == half
+    with pytest.raises(fcam.FcamError, match="go together"):
+        attach(OwnCNN(), mean=(0.5,) * 3)
+
+
+def test_outputs_are_picked_and_reordered(images: Tensor) -> None:
+    for name in ("torchvision:resnet18", "own"):
+        yours = build(name).eval()
+        model = attach(yours, image_size=SIDE, outputs=[3, 0], classes=["d", "a"]).eval()
+        want = yours(normalized(model, images))[:, [3, 0]].detach()
+        torch.testing.assert_close(model(images).logits, want, atol=1e-5, rtol=1e-5)
+        weight = model.classifier.head.linear_weight()
+        assert weight is None or torch.equal(weight, yours.fc.weight[[3, 0]])  # type: ignore[union-attr,index]
+
+
+def test_levels_can_be_named(images: Tensor) -> None:
+    yours = build("torchvision:resnet18").eval()
+    model = attach(yours, level=["layer1", "layer2.0", "layer3"], image_size=SIDE).eval()
+    assert model.classifier.backbone.channels == (64, 128, 256)
+    assert model.classifier.backbone.strides == (4, 8, 16)
+    want = yours(normalized(model, images)).detach()
+    torch.testing.assert_close(model(images).logits, want, atol=1e-5, rtol=1e-5)
+    for level, words in (
+        (["layer1", "layer33"], "layer33.*near are.*layer3"),
+        (["layer3", "layer1"], "coarse to fine"),
+        (["layer1", "fc"], r"'fc' gives shape \(2, 4\)"),
+        (["layer1", "layer4.1.conv1"], "not all of the score"),
+        (["layer4"], "one resolution"),
+        ([], "'auto'"),
+    ):
+        with pytest.raises(fcam.FcamError, match=words):
+            attach(yours, level=level, image_size=SIDE)
+
+
+class Branching(OwnCNN):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.mean() > 0 else -x)
+
+
+class BranchingBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.conv(x)) if x.shape[-1] > 8 else x
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 4)), r"no feature pyramid.*level=\[paths\]"),
+        (
+            nn.Sequential(nn.Conv2d(3, 8, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)),
+            "one resolution",
+        ),
+        (Branching(), "cannot be followed"),
+        (nn.Conv2d(3, 8, 3), "scores of shape"),
+        (nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.Flatten(), nn.Linear(9, 3)), "image_size"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_a_sentence(model: nn.Module, words: str) -> None:
+    with pytest.raises(fcam.FcamError, match=words):
+        attach(model, image_size=SIDE)
+
+
+def test_tokens_are_refused() -> None:
+    vit = timm.create_model("vit_tiny_patch16_224", img_size=SIDE, num_classes=4)
+    with pytest.raises(fcam.FcamError, match="tokens of shape"):
+        attach(vit, image_size=SIDE)
+
+
+def test_a_layer_that_cannot_be_followed_is_kept_whole(images: Tensor) -> None:
+    second = nn.Conv2d(8, 16, 3, stride=2, padding=1)
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+    yours = nn.Sequential(BranchingBlock(), second, nn.ReLU(), *head).eval()
+    model = attach(yours, image_size=SIDE).eval()
+    assert [tap.path for tap in model.classifier.backbone.taps] == ["0", "2"]  # type: ignore[union-attr]
+    torch.testing.assert_close(model(images).logits, yours(images).detach())
+
+
+class DictOutput(nn.Module):
+    """As the Hugging Face models return it, with an option in its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = OwnCNN()
+
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.inner(pixel_values)
+        return (
+            {"logits": logits}
+            if labels is None
+            else {"loss": F.cross_entropy(logits, labels), "logits": logits}
+        )
+
+
+def test_a_dict_with_logits_is_understood(images: Tensor) -> None:
+    yours = DictOutput().eval()
+    model = attach(yours, image_size=SIDE).eval()
+    torch.testing.assert_close(model(images).logits, yours(images)["logits"].detach())
+
+
+def test_own_code_is_never_imported_because_a_file_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import pathlib, torch\npathlib.Path('imported').touch()\nfrom torch import nn\n" + OWN_FACTORY
+    (tmp_path / "my_models.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    model = attach("my_models:build", image_size=SIDE)
+    (tmp_path / "imported").unlink()
+    monkeypatch.delitem(__import__("sys").modules, "my_models")
+    model.save_pretrained(tmp_path / "saved")
+    with pytest.raises(fcam.FcamError, match=r"my_models:build.*classifier="):
+        fcam.FCAM.from_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "imported").exists()
+    again = fcam.FCAM.from_pretrained(tmp_path / "saved", classifier="my_models:build")
+    assert all(torch.equal(v, again.state_dict()[k]) for k, v in model.state_dict().items())
+    with pytest.raises(fcam.FcamError, match="architecture that the saved"):
+        fcam.FCAM.from_pretrained(tmp_path / "saved", classifier=OwnCNN(7))
+
+
+OWN_FACTORY = """
+def build(num_classes=5):
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, num_classes),
+    )
+"""
+
+
+def test_weights_of_the_saved_model_are_plain_tensors_of_the_classifier(tmp_path: Path) -> None:
+    yours = build("torchvision:resnet18")
+    attach(yours, image_size=SIDE).save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    for key, value in yours.state_dict().items():
+        part = "head.rest" if key.startswith("fc.") else "backbone.body"
+        assert torch.equal(state[f"classifier.{part}.{key}"], value)
