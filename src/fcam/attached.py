@@ -57,13 +57,18 @@ class AttachedHead(Head):
         linear: str | None = None,
         outputs: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(channels, num_classes if outputs is None else len(outputs))
-        if outputs is not None and not all(0 <= i < num_classes for i in outputs):
-            raise FcamError(f"outputs must lie in 0..{num_classes - 1}, got {list(outputs)}")
+        super().__init__(channels, num_classes)
         self.rest = rest
         self.num_outputs = num_classes
         self.linear = linear
+        self.select(outputs)
+
+    def select(self, outputs: Sequence[int] | None) -> None:
+        """Keep these outputs of the classifier, in this order; None keeps all. Raises `FcamError` out of range."""
+        if outputs is not None and not (outputs and all(0 <= i < self.num_outputs for i in outputs)):
+            raise FcamError(f"outputs must lie in 0..{self.num_outputs - 1}, got {shown(list(outputs))}")
         self.outputs = None if outputs is None else tuple(outputs)
+        self.num_classes = self.num_outputs if outputs is None else len(outputs)
 
     @property
     def has_class_maps(self) -> bool:

@@ -41,6 +41,8 @@ Train a classifier and its F-CAM decoder, evaluate on test, leave everything in 
   --resume               go on with an interrupted run
   --stages               both (default), classifier, decoder
   --classifier-from RUN  take the classifier of an earlier run, train the decoder only
+  --classifier NAME --weights FILE
+                         take your own: torchvision:NAME, timm:NAME or module.path:factory (docs/your-classifier.md)
   --method               CAM that seeds come from: cam, gradcam, gradcampp, smoothgradcampp, xgradcam, layercam
   --seeds.n-minus        share of the image that counts as background, 0.1 to 0.7
   --loss.crf, --loss.size, --loss.alpha           weights of the loss terms

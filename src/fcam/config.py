@@ -22,7 +22,7 @@ class ModelConfig:
     """The network: a classifier and the decoder on its features."""
 
     backbone: str = "resnet50"
-    """resnet50, vgg16, inceptionv3 (their WSOL forms), tf_efficientnet_lite0, or timm:NAME."""
+    """resnet50, vgg16, inceptionv3 (their WSOL forms), tf_efficientnet_lite0, or timm:NAME; `own` with --classifier."""
     output_stride: int = 8
     """Strides are removed from the deepest on until the top map is this much smaller than the image (timm backbones)."""
     head: Literal["wgap", "gap", "maxpool", "logsumexp", "wildcat"] = "wgap"
@@ -31,6 +31,12 @@ class ModelConfig:
     """Channels of the decoder blocks, deep to shallow; None takes the preset of the backbone."""
     pretrained: bool = True
     """Start from ImageNet weights."""
+    level: tuple[str, ...] = ()
+    """With --classifier: layers whose maps the decoder reads, shallow to deep, the last before the pooling; () finds them."""
+    mean: tuple[float, float, float] | None = None
+    """With --classifier: channel means it was trained with, for images in [0, 1]; None takes the library's, or none."""
+    std: tuple[float, float, float] | None = None
+    """With --classifier: the standard deviations that go with `mean`."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,14 @@ class TrainConfig:
     stages: Literal["both", "classifier", "decoder"] = "both"
     classifier_from: str = ""
     """Run or model folder whose classifier stage 2 starts from instead of training one."""
+    classifier: str = ""
+    """Your trained classifier: torchvision:NAME, timm:NAME or module.path:factory; only the decoder is trained on it."""
+    weights: str = ""
+    """Weights of --classifier: a .safetensors file, or a state dict that torch.save wrote; "" takes the library's."""
+    class_names: str = ""
+    """Text file with a name a line, in the order of --classifier's outputs; "" takes the data's classes, sorted."""
+    new_head: bool = False
+    """Put a new last layer on --classifier and train it, in stage 1, for the data's classes."""
     head_only: bool = False
     """Stage 1 trains the head on a frozen backbone."""
     method: CamMethod = "cam"

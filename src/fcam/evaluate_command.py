@@ -35,6 +35,8 @@ class EvaluateConfig:
 
     model: Positional[str] = ""
     """Folder of a run or of a model."""
+    classifier: str = ""
+    """module.path:factory that builds the classifier, for a model made from your own code."""
     data: str = ""
     """Data set; default: the one that the run was trained on."""
     split: str = "test"
@@ -81,7 +83,7 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
     data = config.data or (load_config(folder).data if is_run else "")
     if not data:
         raise FcamError(f"{config.model} does not say which data set to score; add --data ROOT")
-    model = FCAM.from_pretrained(resolve(config.model)).to(PartialState().device)
+    model = FCAM.from_pretrained(resolve(config.model), config.classifier or None).to(PartialState().device)
     training = model.metadata.get("training") or {}
     report = evaluate(
         model,

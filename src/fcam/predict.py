@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fcam import cams
@@ -61,6 +61,7 @@ class Localizer:
         with_cam: also return the classifier's own CAM of the predicted class, as `Prediction.baseline`.
         cam_method: closed-form method of that CAM; None takes the one the model learned from, or "cam".
         max_pixels: photos above this are refused before they are decoded; None for no limit.
+        classifier: what `FCAM.from_pretrained` needs to load a model made from somebody's own code.
     """
 
     def __init__(
@@ -77,9 +78,14 @@ class Localizer:
         with_cam: bool = False,
         cam_method: str | None = None,
         max_pixels: int | None = MAX_PIXELS,
+        classifier: nn.Module | str | None = None,
     ) -> None:
         loaded = isinstance(model, str | os.PathLike)
-        self.model = FCAM.from_pretrained(os.fspath(model)) if isinstance(model, str | os.PathLike) else model
+        self.model = (
+            FCAM.from_pretrained(os.fspath(model), classifier)
+            if isinstance(model, str | os.PathLike)
+            else model
+        )
         if loaded and device is None and torch.cuda.is_available():
             device = "cuda"
         if device is not None:

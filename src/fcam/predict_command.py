@@ -36,6 +36,8 @@ class PredictConfig:
     """Photos, folders (searched recursively) and glob patterns."""
     model: str
     """A run's folder, a model's folder, or a Hugging Face repo id."""
+    classifier: str = ""
+    """module.path:factory that builds the classifier, for a model made from your own code."""
     out: Path = Path("predictions")
     """Folder for the results."""
     threshold: float | None = None
@@ -100,6 +102,7 @@ def run_predict(config: PredictConfig) -> int:
         keep_aspect=config.keep_aspect,
         with_cam=config.with_cam,
         max_pixels=round(config.max_megapixels * 1e6),
+        classifier=config.classifier or None,
     )
     outputs = Outputs(config.overlays, config.masks, config.heatmaps, config.npy, config.with_cam)
     with epoch_bar("predict", len(photos)) as bar:

@@ -19,7 +19,7 @@ from fcam.backbones import lite0
 from fcam.backbones.base import IMAGENET_MEAN, IMAGENET_STD
 from fcam.backbones.timm_backbone import check_name
 from fcam.backbones.weights import fetch, load_checked, read_weights
-from fcam.errors import FcamError
+from fcam.errors import FcamError, cut
 
 FORMS = "torchvision:NAME, timm:NAME or module.path:factory"
 # These draw truncated normal numbers for many seconds unless they are told not to.
@@ -102,10 +102,9 @@ def _timm(name: str) -> Callable[[int | None, bool], nn.Module]:
 
 
 def _factory(module: str, name: str) -> Callable[[int | None, bool], nn.Module]:
+    # Where the user's own code lies; `python -m` puts it there, a script does not.
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(
-            0, here
-        )  # where the user's own code lies; `python -m` puts it there, a script does not
+        sys.path.insert(0, here)
     try:
         factory: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, SyntaxError) as error:
@@ -118,13 +117,15 @@ def _factory(module: str, name: str) -> Callable[[int | None, bool], nn.Module]:
         options = {"num_classes": num_classes} if num_classes is not None and _takes_classes(factory) else {}
         try:
             model = factory(**options)
-        except TypeError as error:
+        except Exception as error:  # it is somebody's own code
             raise FcamError(
-                f"{module}:{name} could not be called ({error}); it must return the classifier and may take num_classes"
+                f"{module}:{name} failed ({type(error).__name__}: {cut(error)}); "
+                "it must return the classifier and may take num_classes"
             ) from error
         if not isinstance(model, nn.Module):
             raise FcamError(f"{module}:{name} returned a {type(model).__name__}, not a torch module")
-        return model
+        fits = num_classes is None or bool(options) or _last_rows(model) == num_classes
+        return model if fits else with_new_layer(model, int(num_classes or 0))
 
     return make
 
@@ -148,12 +149,23 @@ def _rows(make: Callable[[int | None, bool], nn.Module], state: dict[str, Tensor
     """Number of classes in `state`: the rows of the weight that comes last in the model's own order."""
     try:
         with torch.device("meta"):
-            own = make(None, False).state_dict()
+            own = make(None, False)
     except Exception:  # factories that copy numbers around cannot be built without memory, or need the number
         return None
-    last = next((key for key in reversed(own) if key.endswith("weight") and own[key].dim() > 1), None)
+    last = _last_weight(own)
     rows = state[last].shape[0] if last in state else None
-    return rows if last is not None and rows != own[last].shape[0] else None
+    return None if rows == _last_rows(own) else rows
+
+
+def _last_weight(model: nn.Module) -> str | None:
+    return next(
+        (k for k, v in reversed(model.state_dict().items()) if k.endswith("weight") and v.dim() > 1), None
+    )
+
+
+def _last_rows(model: nn.Module) -> int | None:
+    last = _last_weight(model)
+    return None if last is None else model.state_dict()[last].shape[0]
 
 
 def with_new_layer(model: nn.Module, num_classes: int) -> nn.Module:

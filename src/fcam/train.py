@@ -29,9 +29,9 @@ from fcam.model import FCAM
 from fcam.precision import resolve
 from fcam.progress import epoch_bar, say
 from fcam.quiet import quiet_decoders
-from fcam.registry import create_model
 from fcam.run import Run, config_to_dict
 from fcam.stages import ClassifierStage, DecoderStage
+from fcam.start import build, introduce, settle, trains_classifier
 
 Stage = ClassifierStage | DecoderStage
 IMAGENET_CLASSES = 1000
@@ -58,23 +58,25 @@ def train(config: TrainConfig) -> Path:
         log_with="tensorboard" if config.tensorboard else None,
         project_dir=config.out,
     )
+    config = settle(config)
     classes = open_dataset(config.data, "train").classes  # a wrong path ends here, before anything is written
-    if config.stages == "decoder" and not config.classifier_from and len(classes) != IMAGENET_CLASSES:
+    given = config.classifier_from or config.classifier
+    if config.stages == "decoder" and not given and len(classes) != IMAGENET_CLASSES:
         raise FcamError(
             f"--stages decoder needs a trained classifier of the {len(classes)} classes of {config.data}; "
-            "name its run with --classifier-from, or train both stages"
+            "name its run with --classifier-from, or your own with --classifier, or train both stages"
         )
+    set_seed(config.seed)
+    model = build(config, classes).to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     run = Run(config.out)
     if accelerator.is_main_process:
         run.open(config)
+        if config.classifier and not config.classifier_from:
+            say(introduce(model, config))
     accelerator.wait_for_everyone()
     if config.tensorboard:
         accelerator.init_trackers("tensorboard")
-    set_seed(config.seed)
-    model = _build_model(config, classes).to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    stages = (
-        [ClassifierStage(model, config)] if config.stages != "decoder" and not config.classifier_from else []
-    )
+    stages = [ClassifierStage(model, config)] if trains_classifier(config) else []
     stages += [DecoderStage(model, config)] if config.stages != "classifier" else []
     for stage in stages:
         train_stage(stage, model, config, run, accelerator)
@@ -83,28 +85,6 @@ def train(config: TrainConfig) -> Path:
     _evaluate_and_save(model, config, run, accelerator)
     accelerator.end_training()
     return run.root
-
-
-def _build_model(config: TrainConfig, classes: list[str]) -> FCAM:
-    """The network at the start: ImageNet weights, or the classifier of an earlier run."""
-    model = create_model(
-        config.model.backbone,
-        num_classes=len(classes),
-        pretrained=config.model.pretrained and not config.classifier_from,
-        output_stride=config.model.output_stride,
-        decoder_channels=config.model.decoder_channels,
-        head=config.model.head,
-        classes=classes,
-    )
-    if config.classifier_from:
-        source = FCAM.from_pretrained(config.classifier_from)
-        if source.classifier.head.num_classes != len(classes):
-            raise FcamError(
-                f"the classifier of {config.classifier_from} knows {source.classifier.head.num_classes} classes, "
-                f"{config.data} has {len(classes)}; train one with --stages both"
-            )
-        model.classifier.load_state_dict(source.classifier.state_dict())
-    return model
 
 
 def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accelerator: Accelerator) -> None:

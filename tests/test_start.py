@@ -1,0 +1,199 @@
+"""Training a decoder on a classifier that the user brings along: names, weights, classes, resume, the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fcam.cli import main
+from fcam.config import TrainConfig
+from fcam.data.synthetic import class_names
+from fcam.errors import FcamError
+from fcam.model import FCAM
+from fcam.run import load_config
+from fcam.start import outputs_of, settle
+from fcam.train import train
+
+CODE = """
+from torch import nn
+
+def build(num_classes=2):
+    layers = [nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 12, 3, 2, 1), nn.ReLU(), nn.Conv2d(12, 16, 3, 2, 1)]
+    pool = [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, *pool, nn.Linear(16, 10), nn.ReLU(), nn.Dropout(0.5), nn.Linear(10, num_classes))
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the user's own code and weights, and the current one."""
+    (tmp_path / "birds_net.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "birds_net", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from birds_net import build  # type: ignore[import-not-found]
+
+    torch.manual_seed(0)
+    save_file(build().state_dict(), tmp_path / "two.safetensors")
+    save_file(build(5).state_dict(), tmp_path / "five.safetensors")
+    torch.save(
+        {"state_dict": {f"module.{k}": v for k, v in build().state_dict().items()}}, tmp_path / "two.pth"
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def config(tiny_config: TrainConfig, own: Path) -> TrainConfig:
+    stage = dataclasses.replace(tiny_config.stage2, epochs=1)
+    return dataclasses.replace(
+        tiny_config, out=str(own / "run"), classifier="birds_net:build", weights="two.safetensors", stage1=stage, stage2=stage
+    )  # fmt: skip
+
+
+def test_only_the_decoder_is_trained_and_everything_works_with_the_run(
+    config: TrainConfig, own: Path, drawn_set: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = train(config)
+    said = capfd.readouterr().err
+    assert "5: 16 channels, stride 8" in said
+    assert "gradient through the head" in said
+    assert "images in [0, 1] as they are" in said
+    assert "of 12 training photos" in said
+    assert f"0 {class_names(2)[0]}, 1 {class_names(2)[1]}" in said
+    state, yours = load_file(run / "model" / "model.safetensors"), load_file(own / "two.safetensors")
+    kept = {k: v for k, v in state.items() if k.startswith("classifier.")}
+    assert len(kept) == len(yours)
+    for key, value in yours.items():
+        part = "head.rest" if int(key.split(".")[0]) > 5 else "backbone.body"
+        assert torch.equal(kept[f"classifier.{part}.{key}"], value)
+    assert load_config(run) == settle(config)
+    with pytest.raises(FcamError, match=r"--classifier module\.path:factory"):
+        FCAM.from_pretrained(run)
+    photo = str(next((drawn_set / "images" / "test").rglob("*.jpg")))
+    assert main(["predict", photo, "--model", str(run), "--out", str(own / "seen")]) == 2
+    with_code = ["--classifier", "birds_net:build"]
+    assert (
+        main(["predict", photo, "--model", str(run), "--out", str(own / "seen"), "--with-cam", *with_code])
+        == 0
+    )
+    assert main(["evaluate", str(run), "--out", str(own / "again.json"), "--workers", "0", *with_code]) == 0
+    assert json.loads((own / "again.json").read_text()) == json.loads((run / "metrics.json").read_text())
+    # Going on with a finished run repeats nothing and refuses other weights.
+    train(dataclasses.replace(config, resume=True))
+    shutil.copy(own / "two.pth", own / "other.pth")
+    with pytest.raises(FcamError, match="started with weights"):
+        train(dataclasses.replace(config, resume=True, weights="other.pth"))
+    # A second run can start from the first.
+    again = dataclasses.replace(config, classifier_from=str(run), weights="", out=str(own / "second"))
+    after = load_file(train(again) / "model" / "model.safetensors")
+    assert all(torch.equal(after[key], value) for key, value in kept.items())
+
+
+def test_pth_files_and_other_class_counts(config: TrainConfig, own: Path) -> None:
+    names = class_names(2)
+    (own / "names.txt").write_text("\n".join(["a", names[1], "b", names[0], "c"]))
+    five = dataclasses.replace(config, weights="five.safetensors")
+    with pytest.raises(FcamError, match=r"5 outputs.*2 classes.*--class-names.*--new-head"):
+        train(five)
+    assert not (own / "run").exists()
+    run = train(dataclasses.replace(five, class_names="names.txt"))
+    model = FCAM.from_pretrained(run, classifier="birds_net:build")
+    assert model.classifier.head.outputs == (3, 1)  # type: ignore[union-attr]
+    assert model.classes == names
+    first = train(dataclasses.replace(config, weights="two.pth", out=str(own / "pth")))
+    assert "classifier.head.rest.11.weight" in load_file(first / "model" / "model.safetensors")
+
+
+def test_a_new_head_is_trained_before_the_decoder(config: TrainConfig, own: Path) -> None:
+    run = train(dataclasses.replace(config, weights="five.safetensors", new_head=True))
+    records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert [record["stage"] for record in records] == ["classifier", "decoder"]
+    state, yours = load_file(run / "model" / "model.safetensors"), load_file(own / "five.safetensors")
+    assert state["classifier.head.rest.11.weight"].shape == (2, 10)
+    assert torch.equal(state["classifier.backbone.body.0.weight"], yours["0.weight"])
+    assert FCAM.from_pretrained(run, classifier="birds_net:build").classifier.num_classes == 2
+
+
+def test_names_of_libraries_need_no_code_to_load(config: TrainConfig, own: Path) -> None:
+    model = dataclasses.replace(
+        config.model, pretrained=False, level=("layer1", "layer4"), mean=(0.5,) * 3, std=(0.2,) * 3
+    )
+    run = train(
+        dataclasses.replace(config, classifier="timm:test_resnet", weights="", new_head=True, model=model)
+    )
+    saved = FCAM.from_pretrained(run)
+    assert [tap.path for tap in saved.classifier.backbone.taps] == ["layer1", "layer4"]  # type: ignore[union-attr]
+    assert saved.classifier.backbone.mean.flatten().tolist() == [0.5] * 3
+    assert load_config(run).model.mean == (0.5,) * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"classifier": ""}, "--weights belongs to --classifier"),
+        ({"classifier": "", "weights": "", "model": "own"}, "name it with --classifier torchvision:NAME"),
+        ({"classifier": "torchvision:resnet19"}, "resnet18"),
+        ({"classifier": "timm:regnety_02"}, "regnety_002"),
+        ({"classifier": "resnet18"}, "torchvision:NAME, timm:NAME or module.path:factory"),
+        ({"classifier": "nowhere_net:build"}, "run the command in the folder of nowhere_net.py"),
+        ({"classifier": "birds_net:make"}, "cannot be imported"),
+        ({"classifier": "os:getcwd"}, "returned a str"),
+        ({"classifier": "os:kill"}, "failed .TypeError"),
+        ({"weights": "none.safetensors"}, "none.safetensors does not exist"),
+        ({"classifier": "timm:test_resnet"}, "does not fit ResNet"),
+        ({"new_head": True, "class_names": "x"}, "leave one out"),
+    ],
+)
+def test_mistakes(config: TrainConfig, own: Path, changes: dict, words: str) -> None:
+    changes = dict(changes)
+    if changes.get("model") == "own":
+        changes["model"] = dataclasses.replace(config.model, backbone="own")
+    with pytest.raises(FcamError, match=words):
+        train(dataclasses.replace(config, **changes))
+    assert not (own / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cat\ndog", "names 2 classes but"),
+        ("cat\nducks\nx", "duck.* stands not, near are .*ducks"),
+        ("cat\nduck\nduck", "twice"),
+    ],
+)
+def test_class_names_that_do_not_match(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text(text)
+    config = TrainConfig(classifier="timm:x", class_names=str(tmp_path / "names.txt"), data="photos")
+    with pytest.raises(FcamError, match=words):
+        outputs_of(["cat", "duck"], 3, config)
+    (tmp_path / "names.txt").write_text("duck\nx\ncat\n")
+    assert outputs_of(["cat", "duck"], 3, config) == [2, 0]
+
+
+def test_the_command_line(own: Path, drawn_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = [
+        "--crop",
+        "64",
+        "--resize",
+        "72",
+        "--stage2.epochs",
+        "1",
+        "--workers",
+        "0",
+        "--model.decoder-channels",
+        "8",
+        "8",
+        "8",
+    ]
+    command = ["train", "folder-own-cam", "--data", str(drawn_set), "--out", str(own / "run")]
+    assert main([*command, *small, "--classifier", "birds_net:build", "--weights", "two.safetensors"]) == 0
+    assert (own / "run" / "metrics.json").is_file()
+    assert main([*command, *small]) == 2
+    assert "--classifier" in capsys.readouterr().err
