@@ -25,6 +25,7 @@ from fcam.config import OptimizerConfig, TrainConfig
 from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open_dataset, splits
 from fcam.errors import FcamError
 from fcam.evaluate import evaluate, evaluate_split, has_truth_for
+from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
 from fcam.precision import resolve
 from fcam.progress import epoch_bar, say
@@ -58,6 +59,8 @@ def train(config: TrainConfig) -> Path:
         log_with="tensorboard" if config.tensorboard else None,
         project_dir=config.out,
     )
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     config = settle(config)
     classes = open_dataset(config.data, "train").classes  # a wrong path ends here, before anything is written
     given = config.classifier_from or config.classifier
