@@ -166,3 +166,16 @@ def test_schedule_of_the_reference():
     cosine = dataclasses.replace(step, schedule="cosine")
     assert _learning_rate(1.0, 1, 10, cosine) == 1.0
     assert StageConfig().optimizer.momentum == 0.9
+
+
+def test_a_compiled_run_ends_with_the_same_model(tiny_run, tiny_config, tmp_path, monkeypatch):
+    compiled, traced = torch.compile, []
+    # The tracing is what can fail on our code; generating machine code for it would take a minute here.
+    monkeypatch.setattr(
+        torch, "compile", lambda module: (traced.append(module), compiled(module, backend="eager"))[1]
+    )
+    run = train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), compile=True))
+    assert len(traced) == 2
+    first, second = weights(tiny_run), weights(run)
+    assert first.keys() == second.keys()
+    assert all(torch.allclose(first[name], second[name], atol=1e-4) for name in first)

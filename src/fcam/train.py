@@ -23,6 +23,7 @@ from fcam import files
 from fcam.averaging import WeightAverage
 from fcam.config import OptimizerConfig, TrainConfig
 from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open_dataset, splits
+from fcam.environment import environment
 from fcam.errors import FcamError
 from fcam.evaluate import evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
@@ -287,6 +288,7 @@ def _evaluate_and_save(model: FCAM, config: TrainConfig, run: Run, accelerator: 
         model.metadata["training"] = config_to_dict(
             dataclasses.replace(config, out="", data="", resume=False)
         )
+        model.metadata["environment"] = environment(accelerator.device, config.precision)
         model.save_pretrained(run.model)
         if report is not None:
             files.write_json(run.metrics, report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
 
 import pytest
@@ -131,14 +132,18 @@ def test_fcam_models_are_read_through_their_classifier(images: Tensor) -> None:
         torch.testing.assert_close(cam(model, images.clone(), 1), cam(inner, images, 1))
 
 
-@pytest.mark.parametrize("variant", ["published", "reference"])
-@pytest.mark.parametrize("method", CLOSED_FORMS)
-@pytest.mark.parametrize("head", HEADS)
+SEED_MAPS = [
+    (head, method, variant)
+    for head, method, variant in itertools.product(HEADS, CLOSED_FORMS, ("published", "reference"))
+    # On a linear head the closed form draws one noisy copy of the image, `cam` four.
+    if (head in ("wgap", "gap"), method, variant) != (True, "smoothgradcampp", "reference")
+]
+
+
+@pytest.mark.parametrize(("head", "method", "variant"), SEED_MAPS)
 def test_training_draws_from_the_maps_that_cam_gives(
     images: Tensor, head: str, method: str, variant: str
 ) -> None:
-    if method == "smoothgradcampp" and variant == "reference" and head in ("wgap", "gap"):
-        pytest.skip("the closed form draws one noisy copy, not four")
     model, labels = classifier(head), torch.tensor([2, 5])
     with torch.inference_mode():
         top = model.backbone(images)[-1]

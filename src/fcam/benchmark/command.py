@@ -13,9 +13,10 @@ from fcam.backbones import lite0
 from fcam.benchmark.crf import measure_crf
 from fcam.benchmark.report import as_markdown, show
 from fcam.benchmark.runtime import measure_runtime
-from fcam.benchmark.timing import environment, pick_device, warm_up_calls
+from fcam.benchmark.timing import pick_device, warm_up_calls
 from fcam.benchmark.train_step import measure_step
 from fcam.config import Precision
+from fcam.environment import environment
 from fcam.errors import FcamError
 from fcam.progress import say
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from fcam import bilateral
+
+# The filter's kernels are compiled already, and torch.compile cannot follow them.
+_filter = cast(Callable[..., Tensor], torch.compiler.disable(bilateral.filter))
 
 
 class _QuadraticForm(torch.autograd.Function):
@@ -69,8 +73,6 @@ class CRFLoss(nn.Module):
         """
         maps = maps.float()
         with torch.no_grad():
-            filtered = bilateral.filter(
-                images, maps.detach(), self.sigma_rgb, self.sigma_xy, method=self.method
-            )
+            filtered = _filter(images, maps.detach(), self.sigma_rgb, self.sigma_xy, method=self.method)
         value: Any = _QuadraticForm.apply(maps, filtered, self.form == "published")
         return value

@@ -16,7 +16,7 @@ import torch
 import yaml
 from PIL import Image
 
-from fcam.benchmark.timing import environment
+from fcam.environment import environment
 from fcam.model import FCAM
 from fcam.paper_tables import OTHER_FOOTNOTES
 from fcam.report import figures, formats, gallery, gallery_data, tables
