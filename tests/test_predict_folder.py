@@ -91,7 +91,9 @@ BAD = {
 @pytest.fixture
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a model that `run_predict` loads: the planted one."""
-    monkeypatch.setattr(FCAM, "from_pretrained", lambda source: Planted(classes=["red", "green", "blue"]))
+    monkeypatch.setattr(
+        FCAM, "from_pretrained", lambda source, classifier=None: Planted(classes=["red", "green", "blue"])
+    )
     return str(tmp_path / "run")
 
 
