@@ -36,8 +36,6 @@ class PredictConfig:
     """Photos, folders (searched recursively) and glob patterns."""
     model: str
     """A run's folder, a model's folder, or a Hugging Face repo id."""
-    classifier: str = ""
-    """module.path:factory that builds the classifier, for a model made from your own code."""
     out: Path = Path("predictions")
     """Folder for the results."""
     threshold: float | None = None
@@ -74,6 +72,8 @@ class PredictConfig:
     """cpu, cuda, cuda:1, ...; default: the GPU where there is one."""
     workers: int | None = None
     """Threads that decode, and as many that write; default: the number of cores."""
+    classifier: str = ""
+    """module.path:factory that builds the classifier, for a model made from your own code."""
     max_megapixels: float = MAX_PIXELS / 1e6
     """Larger photos are refused before they are decoded."""
     resume: bool = False
