@@ -35,8 +35,6 @@ class EvaluateConfig:
 
     model: Positional[str] = ""
     """Folder of a run or of a model."""
-    classifier: str = ""
-    """module.path:factory that builds the classifier, for a model made from your own code."""
     data: str = ""
     """Data set; default: the one that the run was trained on."""
     split: str = "test"
@@ -57,6 +55,8 @@ class EvaluateConfig:
     workers: int = 2
     size: int | None = None
     """Side that images are resized to; default: the one of training, or 224."""
+    classifier: str = ""
+    """module.path:factory that builds the classifier, for a model made from your own code."""
 
 
 def run_evaluate(config: EvaluateConfig) -> int:

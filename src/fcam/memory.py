@@ -13,7 +13,7 @@ def keep_freed_memory() -> bool:
     """Let this process keep the memory that it frees, for the next allocation of that size.
 
     A training step allocates and frees the same maps, a hundred megabytes each, over and over. By default glibc takes
-    each from the kernel anew, which clears it page by page: a quarter of the step (benchmarks/allocator.py). The
+    each from the kernel anew, which clears it page by page: about a fifth of the step (benchmarks/allocator.py). The
     process stays as large as it has once been, so this is for a loop of equal steps and not for photos of any size.
 
     Returns:
