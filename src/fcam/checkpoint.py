@@ -14,6 +14,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from fcam import shipped
 from fcam.errors import FcamError, cut, shown
 from fcam.files import write_bytes, write_json
 
@@ -65,17 +66,21 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def resolve(source: str | Path, download: Callable[[str], str] | None = None) -> Path:
-    """The local folder of `source`: a model folder, a run folder with `model/`, or a Hugging Face repo id.
+    """The local folder of `source`: a model folder, a run folder with `model/`, the name of a model that comes with the
+    package, or a Hugging Face repo id.
 
-    Only an id that is no folder here is downloaded. Raises `FcamError` when neither is there.
+    Only an id that is no folder here is downloaded. Raises `FcamError` when none is there.
     """
     folder = Path(source)
     if folder.is_dir():
         inner = folder / "model"
         return inner if not (folder / CONFIG).is_file() and (inner / CONFIG).is_file() else folder
+    if str(source) in shipped.NAMES:
+        return shipped.folder(str(source))
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
         raise FcamError(
-            f"there is no folder {source}; give a saved model's folder or a Hugging Face id (owner/name)"
+            f"there is no folder {source}; give a saved model's folder, {' or '.join(shipped.NAMES)} for the model "
+            "that comes with the package, or a Hugging Face id (owner/name)"
         )
     try:
         return Path((download or _download)(str(source)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from fcam.backbones import Backbone, build_backbone
 from fcam.errors import FcamError
-from fcam.heads import Head, build_head
+from fcam.heads import Head, LinearHead, build_head
 
 
 class ClassifierOutput(NamedTuple):
@@ -63,13 +64,30 @@ class Classifier(nn.Module):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Classifier:
-        """Build a classifier with random weights from what `config()` returned; KeyError where that is incomplete."""
+    def from_config(cls, config: dict[str, Any], pretrained: bool = False) -> Classifier:
+        """Build a classifier from what `config()` returned, with random or with ImageNet weights.
+
+        KeyError where the configuration is incomplete; `FcamError` for weights that cannot be had.
+        """
         head = dict(config["head"])
         name = head.pop("name")
-        backbone = build_backbone(config["backbone"], False, config["output_stride"])
+        backbone = build_backbone(config["backbone"], pretrained, config["output_stride"])
         backbone.set_normalization(config["mean"], config["std"])
-        return Classifier(backbone, build_head(name, backbone.channels[-1], config["num_classes"], **head))
+        classifier = Classifier(
+            backbone, build_head(name, backbone.channels[-1], config["num_classes"], **head)
+        )
+        classifier.take_imagenet_head()
+        return classifier
+
+    def take_imagenet_head(self) -> None:
+        """Give the head the last layer that came with the backbone's ImageNet weights, where there is one and it fits."""
+        imagenet = self.backbone.classifier_weights()
+        if imagenet is None or not isinstance(self.head, LinearHead):
+            return
+        if imagenet[0].shape == self.head.fc.weight.shape:
+            with torch.no_grad():
+                self.head.fc.weight.copy_(imagenet[0])
+                self.head.fc.bias.copy_(imagenet[1])
 
     def freeze(self, part: Literal["all", "backbone"] = "all") -> Classifier:
         """Stop training all or the backbone alone: no gradients, and eval mode even under `.train()`."""

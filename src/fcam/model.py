@@ -14,6 +14,9 @@ from fcam.classifier import Classifier
 from fcam.decoder import Decoder
 from fcam.errors import FcamError, cut, shown
 
+CLASSIFIER_WEIGHTS, IMAGENET = "classifier_weights", "imagenet"
+"""Entry of `config.json` beside weights that are the decoder's alone."""
+
 
 class FCAMOutput(NamedTuple):
     """What one forward pass gives.
@@ -92,7 +95,8 @@ class FCAM(nn.Module):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], classifier: nn.Module | str | None = None) -> FCAM:
-        """Build a model with random weights from what `config()` returned.
+        """Build a model from what `config()` returned, with random weights in the decoder, and in the classifier too
+        unless the configuration says that it is a library's ImageNet one.
 
         `classifier` is the module, or the name that builds it, of a model that `fcam.attach` made. Raises `FcamError` if
         the configuration is incomplete or another classifier is needed.
@@ -105,7 +109,7 @@ class FCAM(nn.Module):
                     "this model was not made by fcam.attach and builds its own classifier; pass none"
                 )
             else:
-                inner = Classifier.from_config(config)
+                inner = Classifier.from_config(config, pretrained=_is_decoder_only(config))
             decoder = Decoder(inner.backbone.channels, **config["decoder"])
             return cls(inner, decoder, classes=config.get("classes"), metadata=config.get("metadata"))
         except FcamError:
@@ -116,13 +120,23 @@ class FCAM(nn.Module):
                 f"the model's configuration is incomplete or damaged ({cut(repr(error))}); save the model again"
             ) from error
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write `config.json` and `model.safetensors` into `folder`."""
-        checkpoint.write(folder, self.config(), self.state_dict())
+    def save_pretrained(self, folder: str | Path, decoder_only: bool = False) -> None:
+        """Write `config.json` and `model.safetensors` into `folder`.
+
+        `decoder_only` leaves the classifier out and stores the decoder in half precision: a small file for a classifier
+        that anybody can have, a backbone of `list_models()` with its own ImageNet weights and head. It is the caller's to
+        know that it is one.
+        """
+        if not decoder_only:
+            checkpoint.write(folder, self.config(), self.state_dict())
+            return
+        state = {k: v.half() if v.is_floating_point() else v for k, v in self.decoder.state_dict().items()}
+        checkpoint.write(folder, {**self.config(), CLASSIFIER_WEIGHTS: IMAGENET}, state)
 
     @classmethod
     def from_pretrained(cls, source: str | Path, classifier: nn.Module | str | None = None) -> FCAM:
-        """Load a model in eval mode, on the CPU, from a folder, a run folder, or a Hugging Face repo id.
+        """Load a model in eval mode, on the CPU, from a folder, a run folder, the name of a model that comes with the
+        package (`fcam.shipped.NAMES`), or a Hugging Face repo id.
 
         A folder is read without network or pickle. A model that was made by `fcam.attach` from somebody's own code needs
         `classifier`, the module (whose weights are left alone) or the "module.path:factory" that builds it. Raises
@@ -137,7 +151,8 @@ class FCAM(nn.Module):
                 model = cls.from_config(config, classifier)
         except FcamError as error:
             raise FcamError(f"{folder / checkpoint.CONFIG}: {error}") from error
-        load_checked(model, state, str(folder / checkpoint.WEIGHTS))
+        part = model.decoder if _is_decoder_only(config) else model
+        load_checked(part, state, str(folder / checkpoint.WEIGHTS))
         return model.eval()
 
     def push_to_hub(self, repo_id: str, private: bool = False, message: str | None = None) -> str:
@@ -145,13 +160,20 @@ class FCAM(nn.Module):
         return checkpoint.push(repo_id, self.save_pretrained, private, message)
 
 
+def _is_decoder_only(config: dict[str, Any]) -> bool:
+    """Whether `model.safetensors` holds the decoder alone, beside a classifier that a library provides."""
+    return config.get(CLASSIFIER_WEIGHTS) == IMAGENET
+
+
 def _check_widths(config: dict[str, Any], state: dict[str, Tensor]) -> None:
     """Raise `FcamError` before a network is built that is larger than the weights that are to fill it."""
     head, decoder = config.get("head"), config.get("decoder")
     widths = decoder.get("channels") if isinstance(decoder, dict) else None
     inner = config.get("classifier")
-    numbers = [config.get("num_classes"), head.get("modalities") if isinstance(head, dict) else None]
-    numbers += [inner.get("num_outputs") if isinstance(inner, dict) else None]
+    numbers: list[Any] = [None, None, None]
+    if not _is_decoder_only(config):
+        numbers = [config.get("num_classes"), head.get("modalities") if isinstance(head, dict) else None]
+        numbers += [inner.get("num_outputs") if isinstance(inner, dict) else None]
     numbers += widths if isinstance(widths, list) else []
     largest = max((side for value in state.values() for side in value.shape), default=0)
     for number in numbers:

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fcam import cams
+from fcam import cams, shipped
 from fcam.data.images import MAX_PIXELS, open_image, to_rgb
 from fcam.errors import FcamError, shown
 from fcam.model import FCAM, foreground
@@ -47,8 +47,9 @@ class Localizer:
     """Photos in, predictions out: `Localizer("runs/birds")("photo.jpg").overlay()`.
 
     Args:
-        model: an `FCAM`, or where one is stored: a run, a model's folder, a repo id. An `FCAM` that is passed
-            is put into eval mode and stays on its device unless `device` says otherwise.
+        model: an `FCAM`, or where one is stored: a run, a model's folder, a repo id; "lite0", which comes with the
+            package, knows the ImageNet classes. An `FCAM` that is passed is put into eval mode and stays on its
+            device unless `device` says otherwise.
         threshold: share of the map's maximum, [0, 1), at which mask and boxes are cut; None takes the one
             the model's card holds, which maximised MaxBoxAcc on `val`, or 0.5.
         size: side of the square the network sees; None takes the model's training size, or 224.
@@ -66,7 +67,7 @@ class Localizer:
 
     def __init__(
         self,
-        model: FCAM | str | os.PathLike[str],
+        model: FCAM | str | os.PathLike[str] = shipped.DEFAULT,
         threshold: float | None = None,
         size: int | None = None,
         batch_size: int | None = None,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from tyro.conf import Positional
 
+from fcam import shipped
 from fcam.data.images import MAX_PIXELS, find_images
 from fcam.errors import FcamError
 from fcam.export_labels import LabelFormat, LabelOptions, export_labels
@@ -34,8 +35,8 @@ class PredictConfig:
 
     photos: Positional[tuple[str, ...]]
     """Photos, folders (searched recursively) and glob patterns."""
-    model: str
-    """A run's folder, a model's folder, or a Hugging Face repo id."""
+    model: str = shipped.DEFAULT
+    """A run's folder, a model's folder, a Hugging Face repo id, or lite0, which comes with the package."""
     out: Path = Path("predictions")
     """Folder for the results."""
     threshold: float | None = None
@@ -112,7 +113,7 @@ def run_predict(config: PredictConfig) -> int:
             config.out,
             outputs,
             unusable=problems,
-            settings=_settings(config, localizer),
+            settings=settings_of(config, localizer),
             resume=config.resume,
             workers=config.workers,
             on_photo=lambda done: bar.advance(1),
@@ -144,7 +145,7 @@ def _without(photos: Iterable[Path], out: Path) -> list[Path]:
     return [photo for photo in photos if not os.path.abspath(photo).startswith(written)]
 
 
-def _settings(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
+def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
     """Return what the results depend on, for `predictions.json`."""
     return {
         "model": config.model,

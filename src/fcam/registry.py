@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fcam.backbones import build_backbone, list_backbones
 from fcam.classifier import Classifier
 from fcam.decoder import Decoder
 from fcam.decoder import decoder_channels as choose_channels
 from fcam.errors import FcamError
-from fcam.heads import LinearHead, build_head
+from fcam.heads import build_head
 from fcam.model import FCAM
 
 
@@ -49,13 +47,10 @@ def create_model(
     """
     backbone = build_backbone(name, pretrained, output_stride)
     pool = build_head(head, backbone.channels[-1], num_classes, **(head_options or {}))
-    imagenet = backbone.classifier_weights()
-    if imagenet is not None and isinstance(pool, LinearHead) and imagenet[0].shape == pool.fc.weight.shape:
-        with torch.no_grad():
-            pool.fc.weight.copy_(imagenet[0])
-            pool.fc.bias.copy_(imagenet[1])
+    classifier = Classifier(backbone, pool)
+    classifier.take_imagenet_head()
     decoder = Decoder(backbone.channels, choose_channels(backbone, decoder_channels), backbone.center)
-    return FCAM(Classifier(backbone, pool), decoder, freeze_classifier, classes)
+    return FCAM(classifier, decoder, freeze_classifier, classes)
 
 
 def list_models(filter: str = "") -> list[str]:

@@ -18,6 +18,7 @@ from fcam.benchmark.train_step import measure_step
 from fcam.config import Precision
 from fcam.environment import environment
 from fcam.errors import FcamError
+from fcam.memory import keep_freed_memory
 from fcam.progress import say
 
 SCORE_CHANNELS = 64
@@ -82,6 +83,8 @@ def run_benchmark(config: BenchmarkConfig) -> dict[str, Any]:
     only_crf = config.crf and not config.train_step  # which is always computed in float32
     result: dict[str, Any] = {"environment": environment(device, "no" if only_crf else config.precision)}
     if config.train_step:
+        if device.type == "cpu":
+            keep_freed_memory()  # as `fcam train` does
         result["train_step"] = [_step(config, name, device, effort) for name in config.backbones]
     if config.crf:
         say("CRF loss ...")

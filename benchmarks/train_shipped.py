@@ -1,0 +1,210 @@
+"""Train the decoder that ships with the package, measure it on every set, and write its folder and card.
+
+    python benchmarks/train_shipped.py --data ../shared/data --out runs/shipped
+    python benchmarks/train_shipped.py --data ... --out ... --ship      # also replace src/fcam/shipped/lite0
+
+One class-agnostic decoder for EfficientNet-Lite0 with its 1000 ImageNet classes, on the training images of all four sets
+together. Nobody's label is used: the CAM that seeds come from is that of the class the classifier itself ranks first. The
+epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test` is read once, at the end.
+A finished training is not repeated, an interrupted one goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from timm.data import ImageNetInfo  # pyright: ignore[reportPrivateImportUsage]
+
+from fcam import files, shipped
+from fcam.config import ModelConfig, OptimizerConfig, SeedConfig, StageConfig, TrainConfig
+from fcam.data import EvalTransform, collate, open_dataset
+from fcam.evaluate import evaluate_split
+from fcam.model import FCAM
+from fcam.progress import say
+from fcam.recipes import METHODS
+from fcam.registry import create_model
+from fcam.train import train
+
+SETS = {"cub10": "max_box_acc", "butterfly10": "pxap", "pets3": "pxap", "imagenette10": "max_box_acc"}
+METRICS = {"max_box_acc": "MaxBoxAcc @0.5", "pxap": "PxAP"}
+SPLITS = ("train", "val", "test")
+MOST = 1000
+"""Training images of one set, so that none of the four outweighs the others."""
+SIZE = 224
+
+
+def imagenet_classes() -> list[str]:
+    """The 1000 names: each class's first synonym, made unique by the second where two classes share it."""
+    info = ImageNetInfo()
+    synonyms = [str(info.index_to_description(i, detailed=False)).split(", ") for i in range(1000)]
+    first = [words[0] for words in synonyms]
+    return [words[0] if first.count(words[0]) == 1 else ", ".join(words[:2]) for words in synonyms]
+
+
+def build_classifier(folder: Path) -> FCAM:
+    """The ImageNet network with a fresh decoder, saved where training looks for it."""
+    if not (folder / "config.json").exists():
+        model = create_model("tf_efficientnet_lite0", 1000, output_stride=16, classes=imagenet_classes())
+        model.save_pretrained(folder)
+    return FCAM.from_pretrained(folder)
+
+
+@torch.inference_mode()
+def predictions(model: FCAM, root: Path, split: str) -> dict[str, int]:
+    """The class that the classifier ranks first, for every image of a split."""
+    dataset = open_dataset(root, split, transform=EvalTransform(SIZE))
+    found: dict[str, int] = {}
+    for batch in torch.utils.data.DataLoader(dataset, batch_size=32, collate_fn=collate, num_workers=2):  # type: ignore[arg-type]
+        logits = model.classifier(batch["image"].float().div_(255)).logits
+        found |= dict(zip(batch["image_id"], logits.argmax(1).tolist(), strict=True))
+    return found
+
+
+def relabel(model: FCAM, source: Path, root: Path) -> None:
+    """Write `root`: the same images, boxes and masks as `source`, with the classifier's own classes as labels."""
+    if (root / "classes.txt").exists():
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    for entry in source.iterdir():
+        if entry.is_dir() and entry.name not in ("metadata", "metadata_masks"):
+            (root / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
+    for split in SPLITS:
+        labels = "".join(f"{i},{k}\n" for i, k in predictions(model, source, split).items())
+        for lists in ("metadata", "metadata_masks"):
+            if (source / lists / split).is_dir():
+                shutil.copytree(source / lists / split, root / lists / split, dirs_exist_ok=True)
+                files.write_text(root / lists / split / "class_labels.txt", labels)
+    files.write_text(root / "classes.txt", "".join(f"{name}\n" for name in imagenet_classes()))
+
+
+def merge(roots: dict[str, Path], root: Path) -> None:
+    """Write `root`: one data set whose image ids begin with the set's name, at most `MOST` training images of each."""
+    if (root / "classes.txt").exists():
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        for name, lines in _prefixed(roots, split):
+            files.write_text(root / "metadata" / split / name, lines)
+    for name, source in roots.items():
+        (root / name).symlink_to(source.resolve(), target_is_directory=True)
+    files.write_text(root / "classes.txt", "".join(f"{name}\n" for name in imagenet_classes()))
+
+
+def _prefixed(roots: dict[str, Path], split: str) -> Iterator[tuple[str, str]]:
+    """Name and text of each list of the merged split."""
+    texts: dict[str, list[str]] = {}
+    for name, source in roots.items():
+        folder = source / "metadata" / split
+        kept = (folder / "image_ids.txt").read_text().split()
+        if split == "train" and len(kept) > MOST:
+            kept = sorted(random.Random(0).sample(kept, MOST))
+        chosen = set(kept)
+        for path in sorted(folder.glob("*.txt")):
+            rows = [row for row in path.read_text().splitlines() if row.split(",")[0] in chosen]
+            texts.setdefault(path.name, []).extend(f"{name}/{row}\n" for row in rows)
+    for name, rows in texts.items():
+        yield name, "".join(rows)
+
+
+def config(data: Path, classifier: Path, out: Path, method: str, seed: int) -> TrainConfig:
+    """Settings of the training; ours, chosen on the four `val` splits together."""
+    return TrainConfig(
+        name="shipped-lite0",
+        data=str(data),
+        out=str(out),
+        stages="decoder",
+        classifier_from=str(classifier),
+        method=method,  # type: ignore[arg-type]
+        model=ModelConfig(backbone="tf_efficientnet_lite0", output_stride=16),
+        seeds=SeedConfig(n_minus=0.3, foreground_pixels=5, background_pixels=5),
+        stage2=StageConfig(
+            epochs=5, batch_size=16, average=0.98, optimizer=OptimizerConfig(lr=0.03, schedule="cosine")
+        ),
+        seed=seed,
+        resume=True,
+    )
+
+
+def measure(model: FCAM, roots: dict[str, Path], split: str, methods: Sequence[str]) -> dict[str, Any]:
+    """The set's own metric for every CAM of the classifier's first class, for F-CAM and for the centre Gaussian."""
+    results: dict[str, Any] = {}
+    for name, metric in SETS.items():
+        dataset = open_dataset(roots[name], split, transform=EvalTransform(SIZE), localization=True)
+        row: dict[str, float] = {}
+        for method in methods:
+            kinds = ("cam", "fcam", "center") if method == methods[0] else ("cam",)
+            card = evaluate_split(model, dataset, kinds, method=method, title=f"{name} {split} {method}")
+            row |= {method if kind == "cam" else kind: _percent(card, kind, metric) for kind in kinds}
+        results[name] = {"metric": metric, "images": len(dataset), **row}
+        say(f"{name} {split}: " + "  ".join(f"{k} {v}" for k, v in results[name].items()))
+    return results
+
+
+def _percent(card: Any, kind: str, metric: str) -> float:
+    value = card.value(kind, metric)
+    assert value is not None
+    return round(float(value), 1)
+
+
+def table(results: dict[str, Any]) -> str:
+    """Markdown: the best of the classifier's CAMs beside F-CAM."""
+    head = ["set", "images", "metric", "centre Gaussian", "best CAM (method)", "F-CAM", "gain"]
+    rows = []
+    for name, row in results.items():
+        method = max(METHODS, key=lambda m, row=row: row.get(m, -1.0))
+        cells = [name, row["images"], METRICS[row["metric"]], row["center"], f"{row[method]} ({method})"]
+        rows.append([*cells, row["fcam"], f"{row['fcam'] - row[method]:+.1f}"])
+    lines = ["| " + " | ".join(map(str, cells)) + " |" for cells in [head, ["---"] * len(head), *rows]]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what is missing, then measure, then ship if asked to."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds the four sets")
+    parser.add_argument("--out", type=Path, default=Path("runs/shipped"))
+    parser.add_argument("--method", default="cam", choices=METHODS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--split", default="test", choices=("val", "test"), help="what to measure on")
+    parser.add_argument("--baselines", action="store_true", help="only measure the classifier's CAMs")
+    parser.add_argument("--ship", action="store_true", help="write the decoder and its card into the package")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    model = build_classifier(out / "classifier")
+    roots = {name: out / "sets" / name for name in SETS}
+    for name, root in roots.items():
+        relabel(model, arguments.data / name, root)
+    merge(roots, out / "data")
+    run = out / f"{arguments.method}-{arguments.seed}"
+    if not arguments.baselines:
+        if not (run / "metrics.json").exists():
+            train(config(out / "data", out / "classifier", run, arguments.method, arguments.seed))
+        model = FCAM.from_pretrained(run)
+    results = measure(model, roots, arguments.split, METHODS)
+    files.write_json(run / f"shipped-{arguments.split}.json", results)
+    print(table(results))
+    if arguments.ship:
+        ship(model, results)
+
+
+def ship(model: FCAM, results: dict[str, Any]) -> None:
+    """Write the package's folder: configuration, the decoder in half precision, and the table in the card."""
+    folder = shipped.folder("lite0")
+    model.save_pretrained(folder, decoder_only=True)
+    card = folder / "README.md"
+    before, _, rest = card.read_text(encoding="utf-8").partition("<!-- measured -->")
+    files.write_text(
+        card, f"{before}<!-- measured -->\n{table(results)}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    )
+
+
+if __name__ == "__main__":
+    main()
