@@ -38,8 +38,9 @@ def attach(
             "timm:NAME" with ImageNet weights, "module.path:factory".
         level: "auto" finds the maps that the decoder reads; or the paths of the layers whose outputs they are, shallow
             to deep, the last one being the map before the pooling.
-        mean, std: three numbers each for images in [0, 1], with which the classifier was trained. None takes timm's own
-            for its networks, the ImageNet values for torchvision's, and otherwise leaves images as they are.
+        mean: three numbers for images in [0, 1], with which the classifier was trained. None takes timm's own for its
+            networks, the ImageNet values for torchvision's, and otherwise leaves images as they are.
+        std: three numbers that go with `mean`.
         image_size: side in pixels of the square that the classifier is looked at with; of concern where it takes one
             size only.
         channels: widths of the decoder's blocks, deep to shallow, or "wide" or "narrow"; None chooses by the

@@ -43,8 +43,8 @@ def from_map(
         min_area: contours with a smaller area (in the convention's own measure, square pixels) are left out.
 
     Returns:
-        (n, 4) int64 on the CPU, x0 y0 x1 y1. Ties in area: "reference", first in OpenCV's list; "exact",
-        topmost.
+        (n, 4) int64 on the CPU, x0 y0 x1 y1. Of equal areas the first in OpenCV's list ("reference") or the
+        topmost ("exact").
 
     Raises:
         FcamError: the map is not (H, W) float in [0, 1], or an argument is outside its range.

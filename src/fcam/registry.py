@@ -31,7 +31,7 @@ def create_model(
 
     Args:
         name: a name of `list_models()`: "resnet50", "vgg16", "inceptionv3", "tf_efficientnet_lite0" or
-            "timm:<name>".
+            "timm:NAME".
         num_classes: number of classes K. With 1000, pretrained weights and head "wgap", the ImageNet
             classifier is loaded too, where the network has one that reads its pooled top map.
         pretrained: True for ImageNet weights in the backbone, False for random ones, or a weights file.

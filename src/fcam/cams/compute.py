@@ -76,11 +76,14 @@ def cam(
             pooling, which is found by watching one forward pass (`explain_target` tells which it is).
         variant: "published" follows the cited paper, "reference" the code of the F-CAM authors.
         normalize: min-max each map to [0, 1], an empty map to zeros; False returns raw maps.
-        samples, noise_std, generator: number and standard deviation of noisy copies, and their random
-            numbers.
-        top_channels, chunk, progress: for the Score-CAM family: only the most active channels, images per
-            forward, True for a bar or a function of (done, total).
-        layers, base: for RefineCAM: the layers whose maps are multiplied, and the method that makes them.
+        samples: number of noisy copies.
+        noise_std: standard deviation of their noise.
+        generator: source of their random numbers.
+        top_channels: for the Score-CAM family: score only so many of the most active channels.
+        chunk: for the Score-CAM family: images per forward.
+        progress: for the Score-CAM family: True for a bar, or a function of (done, total).
+        layers: for RefineCAM: the layers whose maps are multiplied.
+        base: for RefineCAM: the method that makes those maps.
 
     Returns:
         (B, h, w), or (B, n, h, w) for several classes per image; in [0, 1] unless `normalize` is False.

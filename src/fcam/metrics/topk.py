@@ -52,7 +52,11 @@ class TopKLocalization(BoxTally):
 
     Args:
         topk: the values of k.
-        contours, thresholds, iou, convention, images: as `MaxBoxAcc`.
+        contours: "largest" or "all", as in `MaxBoxAcc`.
+        thresholds: number of thresholds of the grid.
+        iou: overlaps delta.
+        convention: "reference" or "exact", as in `MaxBoxAcc`.
+        images: number of images of the split, to count each once by `ids`.
     """
 
     def __init__(
