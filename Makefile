@@ -23,5 +23,8 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/pyright
 
+docs: .venv/installed  ## the documentation site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache
+	rm -rf .venv build dist site .pytest_cache .ruff_cache
