@@ -14,7 +14,7 @@ TOLERANCE = 1e-3
 """Largest deviation of a folded network, as a share of the largest output, beyond which it is not used."""
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def folded(model: nn.Module, images: Tensor) -> nn.Module:
     """A copy of `model` for inference, with every batch normalisation that directly follows a convolution folded into it.
 

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from fcam import cams, shipped
 from fcam.data.images import MAX_PIXELS, open_image, to_rgb
 from fcam.errors import FcamError, shown
+from fcam.folding import folded
 from fcam.model import FCAM, foreground
 from fcam.precision import fast_dtype
 from fcam.prediction import BoxRule, Prediction, cut
@@ -107,6 +108,12 @@ class Localizer:
         self.keep_aspect, self.with_cam, self.max_pixels = keep_aspect, with_cam, max_pixels
         self.cam_method = cam_method or str(card.get("method", "cam"))
         self._check()
+        # A model that was passed may be trained on; only one that nobody else holds is fixed for good.
+        self._network: nn.Module = self._folded() if loaded else self.model
+
+    def _folded(self) -> nn.Module:
+        example = torch.zeros(1, 3, self.size, self.size, device=self.device)
+        return folded(self.model, example.contiguous(memory_format=torch.channels_last))
 
     def _check(self) -> None:
         if not 0 <= self.threshold < 1:
@@ -177,7 +184,7 @@ class Localizer:
         """Run the network once on uint8 (B, 3, h, w); return class, score and map of each, on the CPU."""
         batch = images.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            out = self.model(batch.float() / 255)
+            out = self._network(batch.float() / 255)
         scores, classes = out.logits.float().softmax(1).max(1)
         maps = foreground(out.maps).cpu()
         baselines: Tensor | list[None] = [None] * len(images)
