@@ -24,7 +24,7 @@ types: .venv/installed
 	$(BIN)/pyright
 
 docs: .venv/installed  ## the documentation site, into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf .venv build dist site .pytest_cache .ruff_cache
