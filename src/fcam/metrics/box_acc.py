@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fcam.boxes import Convention, check_choice, quantize
+from fcam.boxes import Convention, as_array, check_choice, quantize
 from fcam.errors import FcamError
-from fcam.metrics.sweep import best_iou_of_all, best_iou_of_largest
+from fcam.metrics.sweep import best_iou_of_largest, sweep_all_contours
 from fcam.metrics.tally import Tally
 
 Contours = Literal["largest", "all"]
@@ -46,14 +46,15 @@ def best_iou(
     Raises:
         FcamError: shapes, types or values outside these.
     """
-    levels = quantize(maps)
-    truth, offsets = _flatten(boxes, len(levels))
+    values = as_array(maps)
+    truth, offsets = _flatten(boxes, len(values))
     if contours == "all":
-        by_level, _ = best_iou_of_all(levels, truth, offsets, convention)
+        by_level, _, top = sweep_all_contours(values, truth, offsets, convention)
     else:
+        levels = quantize(values)
         by_level = best_iou_of_largest(levels, truth, offsets, convention)
+        top = levels.reshape(len(levels), -1).max(1, initial=0)
     # int(tau * maximum) is the benchmark's integer threshold: 1000 thresholds share at most 255 foregrounds.
-    top = levels.reshape(len(levels), -1).max(1, initial=0)
     index = (thresholds[None, :] * top[:, None]).astype(np.int64)
     return np.take_along_axis(by_level, index, axis=1)
 

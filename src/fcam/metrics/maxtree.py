@@ -1,4 +1,4 @@
-"""Kernels: every component of an 8-bit map at all 256 thresholds, from one flood.
+"""Kernels: every component of an 8-bit map at all 256 thresholds with its area, from one flood.
 
 Foregrounds at falling thresholds are nested, so their components form a tree (the max-tree of Salembier et
 al., IEEE TIP 1998). Flooding from bright to dark (Nistér and Stewénius, ECCV 2008) closes every component
@@ -10,7 +10,7 @@ exactly once and needs no labels; its box and weight are extrema and sums over i
   those two pixels carry its weight.
 - A diagonal step only matters where both pixels beside it are darker than its ends; those few are marked.
 
-All kernels of the sweep are in this file since numba's cache only notices changes of a function's own file.
+All kernels of this sweep are in this file since numba's cache only notices changes of a function's own file.
 Maps lie in flat arrays with a border of -1, which stops every flood, and a row pitch that is a power of two.
 """
 
@@ -80,15 +80,14 @@ def workspace(height, width):
 
 
 @njit(cache=True, nogil=True)
-def load(levels, invert, padded):
-    """Copy a uint8 map (H, W), or 255 minus it, into the middle of `padded`."""
+def load(levels, padded):
+    """Copy a uint8 map (H, W) into the middle of `padded`."""
     height, width = levels.shape
     shift = pitch_shift(width)
     for y in range(height):
         row = padded[((y + 1) << shift) + 1 :]
         for x in range(width):
-            value = np.int16(levels[y, x])
-            row[x] = 255 - value if invert else value
+            row[x] = levels[y, x]
 
 
 @njit(cache=True, nogil=True)
@@ -316,7 +315,7 @@ def sweep_largest(levels, exact, out):
     area, winner = np.empty(LEVELS, np.int32), np.empty(LEVELS, np.int32)
     grow = 0 if exact else 1
     for i in range(count):
-        load(levels[i], False, work.padded)
+        load(levels[i], work.padded)
         values = work.padded
         if not exact:
             values = work.filled
@@ -351,68 +350,3 @@ def _rank(nodes, exact, area, winner):
                 continue
             area[t] = row[AREA]
             winner[t] = index
-
-
-@njit(cache=True, nogil=True)
-def sweep_all(levels, boxes, offsets, exact, iou, number):
-    count, height, width = levels.shape
-    work = workspace(height, width)
-    grow = 0 if exact else 1
-    for i in range(count):
-        truth = boxes[offsets[i] : offsets[i + 1]]
-        load(levels[i], False, work.padded)
-        mark(height, width, work.padded, False, work.marks)
-        n = components(height, width, work.padded, work)
-        for row in work.nodes[:n]:
-            x1, y1 = min(row[X1] + grow, width - 1), min(row[Y1] + grow, height - 1)
-            value = _best_iou(row[X0], row[Y0], x1, y1, truth)
-            _raise(iou[i], number[i], row[LO], row[HI], value)
-        if exact:
-            continue
-        # Holes are the 4-connected components of the inverted map that do not touch the border; their
-        # contours run on the pixels around them, and the right and lower edge is again one further.
-        load(levels[i], True, work.padded)
-        work.marks[:] = 0
-        n = components(height, width, work.padded, work)
-        for row in work.nodes[:n]:
-            if row[X0] > 0 and row[Y0] > 0 and row[X1] < width - 1 and row[Y1] < height - 1:
-                x1, y1 = min(row[X1] + 2, width - 1), min(row[Y1] + 2, height - 1)
-                value = _best_iou(row[X0] - 1, row[Y0] - 1, x1, y1, truth)
-                _raise(iou[i], number[i], 255 - row[HI], 255 - row[LO], value)
-        nothing = _best_iou(0, 0, 0, 0, truth)
-        for t in range(LEVELS):
-            if number[i, t] == 0:
-                number[i, t] = 1
-                iou[i, t] = nothing
-
-
-@njit(cache=True, nogil=True)
-def _raise(iou, number, lo, hi, value):
-    for t in range(lo, hi):
-        iou[t] = max(iou[t], value)
-        number[t] += 1
-
-
-@njit(cache=True, nogil=True)
-def iou_of_boxes(predicted, boxes, offsets, iou):
-    """Overlap of one box per map and level (B, L, 4) with the map's true boxes, into `iou` (B, L)."""
-    for i in range(predicted.shape[0]):
-        truth = boxes[offsets[i] : offsets[i + 1]]
-        for t in range(predicted.shape[1]):
-            x0, y0, x1, y1 = predicted[i, t]
-            iou[i, t] = _best_iou(x0, y0, x1, y1, truth)
-
-
-@njit(cache=True, nogil=True)
-def _best_iou(x0, y0, x1, y1, truth):
-    """Best inclusive overlap of one box with the true boxes; the arithmetic of `fcam.boxes.box_iou`."""
-    best = 0.0
-    own = np.int64(x1 - x0 + 1) * np.int64(y1 - y0 + 1)
-    for box in truth:
-        w = min(x1, box[2]) - max(x0, box[0]) + 1
-        h = min(y1, box[3]) - max(y0, box[1]) + 1
-        if w > 0 and h > 0:
-            union = own + (box[2] - box[0] + 1) * (box[3] - box[1] + 1) - w * h
-            if union > 0:
-                best = max(best, w * h / union)
-    return best

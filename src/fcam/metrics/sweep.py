@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numba import config
 
-from fcam.boxes import Convention
-from fcam.metrics.maxtree import LEVELS, iou_of_boxes, sweep_all, sweep_largest
+from fcam.boxes import Convention, raise_for_values
+from fcam.metrics.boxtree import FINE, LEVELS, iou_of_boxes, sweep_all
+from fcam.metrics.maxtree import sweep_largest
+from fcam.metrics.ring import rules
 
 
 def largest_boxes(levels: np.ndarray, convention: Convention = "reference") -> np.ndarray:
@@ -53,14 +55,33 @@ def best_iou_of_all(
         (B, 256) float64 overlap and (B, 256) int32 number of predicted boxes (the box 0, 0, 0, 0 that
         "reference" predicts without foreground included).
     """
-    iou = np.zeros((len(levels), LEVELS))
-    count = np.zeros((len(levels), LEVELS), np.int32)
-    exact = convention == "exact"
+    return sweep_all_contours(levels, boxes, offsets, convention)[:2]
+
+
+def sweep_all_contours(
+    maps: np.ndarray, boxes: np.ndarray, offsets: np.ndarray, convention: Convention = "reference"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what `best_iou_of_all` does, and the highest level of each map, (B,) int32.
+
+    `maps` (B, H, W) are levels, uint8, or floating point in [0, 1], which takes less time. Raises `FcamError` for
+    values outside.
+    """
+    count, _, width = maps.shape
+    iou = np.zeros((count, LEVELS))
+    number = np.zeros((count, LEVELS), np.int32)
+    top = np.zeros(count, np.int32)
+    scale = 256.0 if maps.dtype == np.uint8 else FINE
+    shift = (width + 1).bit_length()
+    how = shift, convention == "exact", rules(shift, hole=False), rules(shift, hole=True)
     in_threads(
-        lambda a, b: sweep_all(levels[a:b], boxes, offsets[a : b + 1], exact, iou[a:b], count[a:b]),
-        len(levels),
+        lambda a, b: sweep_all(
+            maps[a:b], scale, boxes, offsets[a : b + 1], *how, iou[a:b], number[a:b], top[a:b]
+        ),
+        count,
     )
-    return iou, count
+    if (top < 0).any():
+        raise_for_values(maps)
+    return iou, number, top
 
 
 def in_threads(work: Callable[[int, int], object], count: int) -> None:
