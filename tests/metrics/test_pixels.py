@@ -188,3 +188,13 @@ def test_mistakes_are_named(maps, masks, ignore, message: str) -> None:
     with pytest.raises(FcamError, match=message):
         metric.update(maps, masks, ignore)
     assert metric.counted() == 0
+
+
+@pytest.mark.parametrize("thresholds", [49, 93, 98, 1000])
+def test_values_of_one_have_their_own_bin(thresholds: int) -> None:
+    # 49 times 1 / 49 is less than 1 in double precision: the bin of 1 must not come from that product.
+    below = np.nextafter(1.0, 0.0)
+    maps = np.array([[[1.0, below, 0.0, 1.0]]])
+    found = score_histograms(maps, np.ones(maps.shape, np.uint8), score_edges(thresholds))[0, 1]
+    assert found[-2:].tolist() == [2, 0]
+    assert found[[0, -3]].tolist() == [1, 1]

@@ -40,15 +40,15 @@ def score_histograms(
     Args:
         maps: (B, H, W) floating point in [0, 1], any device.
         masks: (B, H, W) integer or bool; 1 foreground, 0 background, 255 not counted.
-        edges: (E,) ascending lower bin edges, the first 0; compared in double precision.
+        edges: (E,) lower bin edges as `score_edges` returns them; compared in double precision.
         ignore: (B, H, W), true or non-zero where a pixel that is not foreground does not count.
 
     Returns:
         (B, 2, E) int32; [:, 0] over background, [:, 1] over foreground.
 
     Raises:
-        FcamError: shapes that differ, a mask value besides 0, 1, 255, a map value that is NaN or outside [0,
-    1].
+        FcamError: shapes that differ, a mask value besides 0, 1, 255, a map value that is NaN or outside
+            [0, 1].
     """
     values = as_array(maps)
     truth = _mask_array(masks, values.shape, "masks")
@@ -90,48 +90,58 @@ def _histogram(values, truth, edges, out, status):
     """Histograms of maps (B, P) and masks (B, P); status 1 for a wrong value, 2 for a wrong mask, 0 for neither."""
     count, pixels = values.shape
     bins = len(edges)
-    table = np.zeros(3 * bins, np.int32)  # the third row takes in what does not count
+    # The third row takes in what does not count. Neighbours often share a bin, and a counter just written can
+    # only be read some cycles later, so pixels count in two tables by turns.
+    table = np.empty((2, 3, bins), np.int32)
+    counters = table.reshape(-1)
     places = np.empty(_BLOCK, np.int32)
     for i in range(count):
-        status[i] = _check(values[i], truth[i])
-        if status[i] != 0:
-            continue
         table[:] = 0
         for first in range(0, pixels, _BLOCK):
             last = min(first + _BLOCK, pixels)
-            _find_bins(values[i, first:last], edges, places)
+            if not _find_places(values[i, first:last], truth[i, first:last], edges, places):
+                status[i] = _check(values[i], truth[i])
+                break
             for k in range(last - first):
-                row = min(truth[i, first + k], np.uint8(2))
-                table[np.uint64(row * bins + places[k])] += 1
-        out[i] = table[: 2 * bins].reshape(2, bins)
+                counters[np.uint64(places[k])] += 1
+        out[i] = table[0, :2] + table[1, :2]
 
 
 @njit(cache=True, nogil=True)
-def _check(values, truth):
-    """2 where a mask value is wrong, 1 where a map value is, 0 where neither is; no branch, so that it runs in vectors."""
-    wrong = 0
-    for p in range(len(values)):
-        wrong |= (not ((values[p] >= 0) & (values[p] <= 1))) * 2
-        wrong |= (truth[p] > np.uint8(1)) & (truth[p] != np.uint8(IGNORE))
-    return 1 if wrong >= 2 else 2 * wrong
+def _find_places(values, truth, edges, places):
+    """Write where each pixel counts in the tables of `_histogram`; return whether all values are possible.
 
-
-@njit(cache=True, nogil=True)
-def _find_bins(values, edges, places):
-    """Write the number of the bin of each value, the last whose lower edge it reaches."""
-    scale = 1.0 / edges[1]
-    doubtful = False
+    The bin of a value is the last whose lower edge it reaches. No branch, so that it runs in vectors.
+    """
+    bins = len(edges)
+    scale = np.round(1.0 / edges[1])
+    valid, doubtful = True, False
     for k in range(len(values)):
         scaled = values[k] * scale
         place = np.int32(scaled)
         rest = scaled - place
-        doubtful |= (values[k] > 0) & ((rest < _NEAR) | (rest > 1 - _NEAR))
-        places[k] = place
-    if doubtful:
+        valid &= (values[k] >= 0) & (values[k] <= 1) & ((truth[k] <= 1) | (truth[k] == IGNORE))
+        doubtful |= (values[k] > 0) & (values[k] < 1) & ((rest < _NEAR) | (rest > 1 - _NEAR))
+        row = np.int32(min(truth[k], np.uint8(2)))
+        places[k] = ((k & 1) * 3 + row) * bins + place
+    if valid and doubtful:
         # The edges are not multiples of the first to the last bit: beside one, only comparing with it tells.
         for k in range(len(values)):
-            place = places[k]
-            places[k] = place - (values[k] < edges[place]) + (values[k] >= edges[place + 1])
+            place = places[k] % bins
+            places[k] += np.int32(values[k] >= edges[place + 1]) - np.int32(values[k] < edges[place])
+    return valid
+
+
+@njit(cache=True, nogil=True)
+def _check(values, truth):
+    """1 if a map value is wrong, else 2 if a mask value is, else 0."""
+    wrong = 0
+    for p in range(len(values)):
+        if not (values[p] >= 0 and values[p] <= 1):
+            return 1
+        if truth[p] > 1 and truth[p] != IGNORE:
+            wrong = 2
+    return wrong
 
 
 class PixelTally(Tally):
