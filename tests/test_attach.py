@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fcam
-from fcam.attach import attach
 from fcam.attached import AttachedClassifier
+from fcam.attachment import attach
 from fcam.cams import cam, explain_target
 from fcam.config import TrainConfig
 from fcam.stages import DecoderStage, seed_cams

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -175,3 +177,14 @@ def test_list_models() -> None:
     assert all("regnety" in name for name in list_models("regnety"))
     with pytest.raises(FcamError, match=r"no model's name contains 'resnet5o'.*resnet50"):
         list_models("resnet5o")
+
+
+def test_models_built_under_inference_mode_are_whole(tmp_path: Path) -> None:
+    plain = create_model(TINY, 3, pretrained=False, output_stride=32)
+    plain.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        built = create_model(TINY, 3, pretrained=False, output_stride=32)
+        loaded = FCAM.from_pretrained(tmp_path)
+    for model in (built, loaded):
+        assert model.state_dict().keys() == plain.state_dict().keys()
+        assert not any(tensor.is_inference() for tensor in model.state_dict().values())

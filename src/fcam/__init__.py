@@ -9,7 +9,7 @@ from fcam.errors import FcamError
 
 if TYPE_CHECKING:
     from fcam import bilateral, boxes, cams, data, losses, metrics, seeds
-    from fcam.attach import attach
+    from fcam.attachment import attach
     from fcam.cams import cam, explain_target
     from fcam.model import FCAM
     from fcam.predict import Localizer
@@ -38,7 +38,7 @@ __all__ = [
 _HOMES = {
     "FCAM": "model",
     "Localizer": "predict",
-    "attach": "attach",
+    "attach": "attachment",
     "cam": "cams",
     "explain_target": "cams",
     "create_model": "registry",

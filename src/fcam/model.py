@@ -94,6 +94,7 @@ class FCAM(nn.Module):
         }
 
     @classmethod
+    @torch.inference_mode(False)  # tensors made inside could never be trained
     def from_config(cls, config: dict[str, Any], classifier: nn.Module | str | None = None) -> FCAM:
         """Build a model from what `config()` returned, with random weights in the decoder, and in the classifier too
         unless the configuration says that it is a library's ImageNet one.

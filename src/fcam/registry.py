@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fcam.backbones import build_backbone, list_backbones
 from fcam.classifier import Classifier
 from fcam.decoder import Decoder
@@ -16,6 +18,7 @@ from fcam.heads import build_head
 from fcam.model import FCAM
 
 
+@torch.inference_mode(False)  # tensors made inside could never be trained
 def create_model(
     name: str,
     num_classes: int,

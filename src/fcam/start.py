@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fcam import sources
-from fcam.attach import attach
 from fcam.attached import AttachedClassifier
+from fcam.attachment import attach
 from fcam.config import TrainConfig
 from fcam.data import EvalTransform, open_dataset
 from fcam.decoder import Decoder, decoder_channels

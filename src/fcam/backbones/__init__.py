@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+import torch
+
 from fcam.backbones import lite0
 from fcam.backbones.base import Backbone
 from fcam.backbones.inception import InceptionV3
@@ -27,6 +29,7 @@ def list_backbones() -> list[str]:
     return [*_OWN, *(name for name in list_networks() if name != f"timm:{lite0.NAME}")]
 
 
+@torch.inference_mode(False)  # what a network needs is read off its autograd graph
 def build_backbone(name: str, pretrained: bool | str | Path = True, output_stride: int = 8) -> Backbone:
     """Build a backbone by name.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from fcam import sources
@@ -16,6 +17,7 @@ from fcam.model import FCAM
 log = logging.getLogger(__name__)
 
 
+@torch.inference_mode(False)  # tensors made inside could never be trained
 def attach(
     model: nn.Module | str,
     level: str | Sequence[str] = "auto",
