@@ -121,6 +121,13 @@ def predict(arguments: list[str]) -> int:
     return run_predict(_parse(PredictConfig, "predict", arguments, "fcam predict photos/ --model runs/cub10"))
 
 
+def app(arguments: list[str]) -> int:
+    """look at photos in the browser: CAM, F-CAM, mask and boxes"""
+    from fcam.app.command import AppConfig, run_app
+
+    return run_app(_parse(AppConfig, "app", arguments, "fcam app --photos photos/"))
+
+
 def demo(arguments: list[str]) -> int:
     """the whole chain on a drawn data set, and a page with pictures"""
     from fcam.demo import DemoConfig, run_demo
@@ -250,6 +257,7 @@ def convert(arguments: list[str]) -> int:
 VERBS: dict[str, Verb] = {
     "demo": demo,
     "predict": predict,
+    "app": app,
     "train": train,
     "sweep": sweep,
     "evaluate": evaluate,

@@ -1,0 +1,44 @@
+"""Saving what is on screen: the files and the list that `fcam predict` writes, for one photo, in a zip."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fcam.app.look import Look
+from fcam.files import write_bytes
+from fcam.predict import Localizer
+from fcam.predict_command import PredictConfig, settings_of
+from fcam.predict_output import Journal, Outputs, name_outputs, save
+from fcam.prediction import Prediction
+
+OUTPUTS = Outputs(overlays=True, masks=True, heatmaps=8, panels=True)
+
+
+def write_zip(
+    folder: Path, localizer: Localizer, seen: Look, fcam: Prediction, cam: Prediction, method: str
+) -> Path:
+    """Write overlay, mask, heat map, panel and `predictions.json` of one photo into a zip in `folder`; its path.
+
+    `fcam` and `cam` as cut on screen, at the photo's own size. Raises `FcamError` when it cannot be written.
+    """
+    prediction = dataclasses.replace(fcam, baseline=cam.cam)
+    (named,) = name_outputs([Path(seen.name)])
+    settings = settings_of(PredictConfig((seen.name,), model=seen.model, with_cam=True), localizer)
+    settings |= {"threshold": prediction.threshold, "boxes": prediction.box_rule}
+    settings |= {"cam_method": method, "cam_class": cam.label}
+    with TemporaryDirectory(dir=folder) as inner:
+        out = Path(inner)
+        journal = Journal(out, settings, resume=False)
+        journal.add(save(prediction, named, out, OUTPUTS))
+        journal.close([named.path], {"classes": localizer.classes, "interrupted": False})
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as packed:  # pictures are compressed already
+            for file in sorted(path for path in out.rglob("*") if path.is_file()):
+                packed.write(file, file.relative_to(out).as_posix())
+    target = folder / f"{Path(named.name).name}-fcam.zip"
+    write_bytes(target, stream.getvalue())
+    return target

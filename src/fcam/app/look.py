@@ -1,0 +1,163 @@
+"""What the network says about one photo, kept so that class, CAM method and threshold change without another run."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from fcam import cams, checkpoint
+from fcam.errors import FcamError
+from fcam.model import foreground
+from fcam.predict import Localizer, NetworkOutput, to_size
+from fcam.prediction import Prediction
+
+TOP = 5
+"""How many classes are listed, and can be asked for a CAM."""
+
+METHODS = {
+    "cam": "CAM",
+    "gradcam": "Grad-CAM",
+    "gradcampp": "Grad-CAM++",
+    "smoothgradcampp": "Smooth-Grad-CAM++",
+    "xgradcam": "XGrad-CAM",
+    "layercam": "LayerCAM",
+    "refinecam": "RefineCAM",
+}
+"""Methods that answer at once, and what they are called; the Score-CAM family needs a forward pass per channel."""
+
+
+class Ranked(NamedTuple):
+    """One of the most probable classes of a photo."""
+
+    class_idx: int
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """One run of the network on one photo."""
+
+    name: str
+    """What the photo is called."""
+    model: str
+    """What the model is called."""
+    prediction: Prediction
+    """What `fcam predict` would say: cut at the model's own threshold."""
+    ranking: tuple[Ranked, ...]
+    """The most probable classes, best first."""
+    pixels: Tensor = field(repr=False)
+    """uint8 (3, h, w), what the network saw."""
+    top: Tensor = field(repr=False)
+    """(1, C, h', w') float32, the features that CAMs are read from."""
+
+    def ranked(self, class_idx: int) -> Ranked:
+        """Return the place in the ranking of a class; raises `FcamError` when it is not among the best."""
+        for row in self.ranking:
+            if row.class_idx == class_idx:
+                return row
+        known = ", ".join(str(row.class_idx) for row in self.ranking)
+        raise FcamError(
+            f"class {class_idx} is not among the most probable of this photo; take one of {known}"
+        )
+
+
+@torch.inference_mode()
+def look(localizer: Localizer, photo: Image.Image, name: str, model: str) -> Look:
+    """Run the network once on an RGB photo; raises `FcamError` when its output is not finite."""
+    pixels = localizer.prepare(photo)
+    images = _images(localizer, pixels).contiguous(memory_format=torch.channels_last)
+    with torch.autocast(localizer.device.type, localizer.dtype, enabled=localizer.dtype != torch.float32):
+        out = localizer.model(images)
+    scores = out.logits.float().softmax(1)[0]
+    best, classes = scores.topk(min(TOP, len(scores)))
+    output = NetworkOutput(int(classes[0]), float(best[0]), foreground(out.maps)[0].cpu(), None)
+    names = localizer.classes
+    ranking = tuple(
+        Ranked(index, names[index] if names else str(index), score)
+        for index, score in zip(classes.tolist(), best.tolist(), strict=True)
+    )
+    prediction = localizer.finish(photo, output, name)
+    return Look(name, model, prediction, ranking, pixels, out.features[-1].float())
+
+
+def class_map(localizer: Localizer, seen: Look, class_idx: int, method: str) -> Prediction:
+    """Return the classifier's CAM of one class, by one of `METHODS`, at the photo's size, cut where F-CAM was.
+
+    All but RefineCAM run the head alone. A CAM that is empty is all zeros. Raises `FcamError` for a class that is
+    not among the most probable ones, and for an unknown method.
+    """
+    if method not in METHODS:
+        raise FcamError(f"there is no method {method!r} here; take one of {', '.join(METHODS)}")
+    ranked = seen.ranked(class_idx)
+    classifier = localizer.model.classifier
+    images = _images(localizer, seen.pixels)
+    index = torch.tensor([class_idx], device=localizer.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cams.EmptyMapWarning)  # the page says it
+        if method in cams.CLOSED_FORMS:
+            generator = torch.Generator().manual_seed(0)  # the same photo looks the same every time
+            raw = cams.from_top(classifier, images, seen.top, index, method, generator=generator)
+            maps = cams.normalize(raw)
+        else:
+            maps = cams.cam(classifier, images, index, method)
+    return dataclasses.replace(
+        seen.prediction,
+        label=ranked.label,
+        class_idx=class_idx,
+        score=ranked.score,
+        cam=to_size(maps[0].cpu(), seen.prediction.size),
+        baseline=None,
+    ).at(seen.prediction.threshold)
+
+
+def _images(localizer: Localizer, pixels: Tensor) -> Tensor:
+    """What the network saw as (1, 3, h, w) in [0, 1] on its device."""
+    return pixels[None].to(localizer.device).float() / 255
+
+
+class Models:
+    """The models that can be chosen, by the names they were asked for; each is loaded once, when it is needed."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        device: str | None = None,
+        classifier: str = "",
+        max_pixels: int | None = None,
+    ) -> None:
+        self.names = list(dict.fromkeys(names))
+        self.max_pixels = max_pixels
+        self._options = {"device": device, "classifier": classifier or None, "max_pixels": max_pixels}
+        self._loaded: dict[str, Localizer] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> Localizer:
+        """Return the localizer of a model, loading it when it is asked for first; raises `FcamError`."""
+        if name not in self.names:
+            raise FcamError(f"there is no model {name!r} here; take one of {', '.join(self.names)}")
+        with self._lock:
+            if name not in self._loaded:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)  # an untrained decoder: the page says it
+                    self._loaded[name] = Localizer(name, **self._options)
+            return self._loaded[name]
+
+    def check(self) -> None:
+        """Load the first model and read the others' files, so that a mistake is told before anything is served."""
+        _ = self[self.names[0]]
+        for name in self.names[1:]:
+            checkpoint.read(checkpoint.resolve(name))
+
+    def untrained(self, name: str) -> bool:
+        """Whether the model says of itself that its decoder was never trained."""
+        return self[name].model.metadata.get("decoder_trained") is False

@@ -1,0 +1,384 @@
+"""The viewer without its page: what is looked at, drawn, said, saved and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import socket
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from fcam import cams
+from fcam.app import viewer as screen
+from fcam.app.command import AppConfig, check_address, folder_photos, run_app
+from fcam.app.keep import OUTPUTS
+from fcam.app.look import METHODS, Models, class_map, look
+from fcam.app.offline import OwnHostOnly, allowed_hosts
+from fcam.app.view import view
+from fcam.app.viewer import Session, Viewer
+from fcam.cli import main
+from fcam.errors import FcamError
+from fcam.predict import Localizer
+from fcam.predict_output import load_predictions, name_outputs, save
+from fcam.prediction import cut
+from fcam.registry import create_model
+
+CLASSES = [f"class <{i}>" for i in range(7)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    torch.manual_seed(3)
+    net = create_model("timm:test_resnet", 7, pretrained=False, classes=CLASSES)
+    net.metadata["threshold"] = 0.4
+    folder = tmp_path_factory.mktemp("app") / "model"
+    net.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def viewer(model: str, photo: Path) -> Viewer:
+    Image.new("RGB", (50, 40), "white").save(photo.parent / "white.png")
+    (photo.parent / "notes.jpg").write_text("no picture")
+    photos = folder_photos(photo.parent)
+    return Viewer(Models([model], max_pixels=1_000_000), photos)
+
+
+@pytest.fixture(scope="module")
+def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(5)
+    noise = Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).resize((240, 180))
+    ImageDraw.Draw(noise).ellipse((60, 40, 150, 130), fill=(240, 30, 20))
+    path = tmp_path_factory.mktemp("photos") / "bird.png"
+    noise.save(path)
+    return path
+
+
+@pytest.fixture
+def session(viewer: Viewer, photo: Path) -> Session:
+    return viewer.open(Session(model=viewer.models.names[0]), photo, "bird.png")
+
+
+def shown(session: Session) -> screen.Shown:
+    assert session.problem == ""
+    assert session.shown is not None
+    return session.shown
+
+
+def test_f_cam_is_what_predict_says(session: Session, model: str, photo: Path) -> None:
+    expected, seen = Localizer(model)(photo), shown(session).fcam.full
+    np.testing.assert_allclose(seen.cam, expected.cam, atol=1e-6)
+    np.testing.assert_array_equal(seen.mask, expected.mask)
+    np.testing.assert_array_equal(seen.boxes, expected.boxes)
+    assert (seen.label, seen.threshold) == (expected.label, 0.4)
+    assert seen.score == pytest.approx(expected.score, abs=1e-6)
+
+
+def test_the_five_most_probable_classes_are_listed_best_first(session: Session) -> None:
+    ranking = shown(session).seen.ranking
+    assert len(ranking) == 5
+    assert [row.score for row in ranking] == sorted((row.score for row in ranking), reverse=True)
+    assert ranking[0].label == shown(session).fcam.full.label
+    choices = screen.classes(session)
+    assert choices[0][0].endswith("(predicted)")
+    assert [value for _, value in choices] == [row.class_idx for row in ranking]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_the_map_that_fcam_cam_gives(
+    method: str, viewer: Viewer, session: Session
+) -> None:
+    localizer, seen = viewer.models[session.model], shown(session).seen
+    other = seen.ranking[2].class_idx
+    found = class_map(localizer, seen, other, method)
+    images = seen.pixels[None].float() / 255
+    raw = cams.cam(localizer.model, images, other, method)
+    expected = torch.nn.functional.interpolate(raw[None], size=(180, 240), mode="bilinear", antialias=True)
+    np.testing.assert_allclose(found.cam, expected[0, 0].clamp(0, 1).numpy(), atol=2e-3)
+    assert found.class_idx == other
+    assert found.score == pytest.approx(seen.ranking[2].score)
+
+
+def test_a_threshold_moves_both_cuts_and_does_not_run_the_network(
+    viewer: Viewer, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*args: object) -> None:
+        raise AssertionError("the network ran")
+
+    monkeypatch.setattr(screen, "look", never)
+    monkeypatch.setattr(screen, "class_map", never)
+    low, high = viewer.use_threshold(session, 0.05), viewer.use_threshold(session, 0.9)
+    for key in ("fcam", "cam"):
+        few, many = getattr(shown(high), key).full, getattr(shown(low), key).full
+        assert few.mask.sum() < many.mask.sum()
+        np.testing.assert_array_equal(few.mask, getattr(shown(session), key).full.at(0.9).mask)
+    assert screen.details(low) != screen.details(high)
+    assert [a.tobytes() for a in screen.pictures(low) if a] != [
+        a.tobytes() for a in screen.pictures(high) if a
+    ]
+    back = viewer.use_threshold(high, None)
+    assert back.cut == 0.4
+    np.testing.assert_array_equal(shown(back).fcam.full.mask, shown(session).fcam.full.mask)
+
+
+def test_all_boxes_follow_the_rule(viewer: Viewer, session: Session) -> None:
+    high = viewer.use_threshold(session, 0.8)
+    every = viewer.use_rule(high, "all")
+    cam = shown(every).cam.full
+    np.testing.assert_array_equal(cam.boxes, cut(cam.cam, 0.8, "all")[1])
+    assert len(shown(high).cam.full.boxes) == 1
+    assert len(shown(every).cam.full.boxes) >= 1
+    assert "boxes" in screen.details(every) or "1 box" in screen.details(every)
+
+
+def test_the_cut_stays_for_the_next_photo_and_goes_with_the_model(
+    viewer: Viewer, session: Session, photo: Path
+) -> None:
+    moved = viewer.use_threshold(session, 0.7)
+    again = viewer.open(moved, photo, "again.png")
+    assert shown(again).fcam.full.threshold == 0.7
+    assert viewer.use_model(again, session.model).cut == 0.4
+    assert shown(viewer.use_model(again, session.model)).seen.name == "again.png"
+
+
+def test_method_and_class_change_the_cam_alone(viewer: Viewer, session: Session) -> None:
+    other = viewer.use_class(viewer.use_method(session, "layercam"), shown(session).seen.ranking[1].class_idx)
+    assert shown(other).fcam.full is shown(session).fcam.full or np.array_equal(
+        shown(other).fcam.full.cam, shown(session).fcam.full.cam
+    )
+    assert not np.allclose(shown(other).cam.full.cam, shown(session).cam.full.cam)
+    assert "LayerCAM of class &lt;" in screen.details(other)
+
+
+def test_what_comes_from_files_and_models_is_escaped(viewer: Viewer, photo: Path) -> None:
+    session = viewer.open(Session(model=viewer.models.names[0]), photo, "<img src=x>.png")
+    page = screen.headline(session, viewer.models) + screen.details(session)
+    assert "<img" not in page
+    assert "class <" not in page
+    broken = viewer.open(session, photo.parent / "notes.jpg", "<b>.jpg")
+    assert "&lt;b&gt;.jpg cannot be shown" in screen.headline(broken, viewer.models)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.write_text("a letter"), "not an image of a known format"),
+        (lambda path: path.write_bytes(b""), "empty"),
+        (lambda path: path.mkdir(), "folder"),
+        (lambda path: Image.new("L", (1200, 1000)).save(path, "PNG"), "1200000 pixels"),
+        (lambda path: path.write_bytes(jpeg()[:400]), "truncated"),
+    ],
+)
+def test_files_that_cannot_be_shown_are_one_sentence_without_their_path(
+    make, words: str, viewer: Viewer, session: Session, tmp_path: Path
+) -> None:
+    make(tmp_path / "x.jpg")
+    after = viewer.open(session, tmp_path / "x.jpg", "holiday.jpg")
+    assert after.shown is None
+    assert words in after.problem
+    assert "holiday.jpg" in after.problem
+    assert str(tmp_path) not in after.problem
+    assert screen.pictures(after) == (None, None, None)
+    assert 'role="alert"' in screen.headline(after, viewer.models)
+    for act in (lambda s: viewer.use_threshold(s, 0.3), lambda s: viewer.use_rule(s, "all")):
+        assert act(after).shown is None
+    assert viewer.use_method(viewer.use_model(after, session.model), "layercam").shown is None
+
+
+def jpeg() -> bytes:
+    stream = io.BytesIO()
+    Image.effect_noise((80, 60), 60).convert("RGB").save(stream, "JPEG")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["grey16", "cmyk", "turned", "clear"])
+def test_photos_of_every_kind_are_shown(mode: str, viewer: Viewer, session: Session, tmp_path: Path) -> None:
+    path, image = tmp_path / "photo", Image.effect_noise((64, 48), 50)
+    if mode == "grey16":
+        Image.fromarray(np.asarray(image).astype(np.uint16) * 200).save(path, "PNG")
+    elif mode == "cmyk":
+        image.convert("CMYK").save(path, "JPEG")
+    elif mode == "turned":
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        image.convert("RGB").save(path, "JPEG", exif=exif)
+    else:
+        image.convert("RGBA").save(path, "PNG")
+    after = viewer.open(session, path, path.name)
+    assert shown(after).fcam.full.size == ((48, 64) if mode == "turned" else (64, 48))
+
+
+def test_large_photos_are_shown_small_and_counted_large(session: Session) -> None:
+    prediction = shown(session).fcam.full
+    small = view(prediction, longest=120)
+    assert small.small.size == (120, 90)
+    assert small.full is prediction
+    np.testing.assert_allclose(small.small.boxes, prediction.boxes / 2, atol=0.5)
+    moved = small.at(0.8, "all")
+    np.testing.assert_array_equal(moved.full.mask, prediction.at(0.8).mask)
+    assert moved.small.mask.mean() == pytest.approx(moved.full.mask.mean(), abs=0.02)
+    assert moved.small.overlay().size == (120, 90)
+
+
+def test_leafing_through_the_folder_goes_round(viewer: Viewer) -> None:
+    session = Session(model=viewer.models.names[0])
+    session, name = viewer.choose(session, None)
+    assert name == "bird.png"
+    session, name = viewer.choose(session, name, 1)
+    assert name == "notes.jpg"
+    assert "not an image" in session.problem
+    session, name = viewer.choose(session, name, 1)
+    assert name == "white.png"
+    assert session.problem == ""
+    assert viewer.choose(session, name, 1)[1] == "bird.png"
+    assert viewer.choose(session, "bird.png", -1)[1] == "white.png"
+    assert viewer.choose(session, "../secret.png")[1] == "bird.png", "only what was offered is opened"
+
+
+def test_saved_files_are_those_of_predict(
+    viewer: Viewer, session: Session, model: str, photo: Path, tmp_path: Path
+) -> None:
+    session = viewer.use_rule(viewer.use_threshold(session, 0.6), "all")
+    path = viewer.save(session, tmp_path)
+    assert path.name == "bird-fcam.zip"
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    with zipfile.ZipFile(path) as packed:
+        packed.extractall(tmp_path / "out")
+    whole = load_predictions(tmp_path / "out")
+    (row,) = whole["predictions"]
+    prediction = Localizer(model, 0.6, boxes="all")(photo)
+    (named,) = name_outputs([Path("bird.png")])
+    expected = save(prediction, named, tmp_path / "direct", OUTPUTS)
+    assert row == json.loads(json.dumps(expected))
+    for kind in ("masks", "heatmaps", "overlays"):
+        ours, theirs = (
+            Image.open(base / row["files"][kind]) for base in (tmp_path / "out", tmp_path / "direct")
+        )
+        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+    assert (tmp_path / "out" / row["files"]["panels"]).is_file()
+    assert whole["settings"]["threshold"] == 0.6
+    assert whole["settings"]["cam_method"] == "cam"
+    assert whole["classes"] == CLASSES
+
+
+def test_nothing_on_screen_cannot_be_saved(viewer: Viewer, tmp_path: Path) -> None:
+    with pytest.raises(FcamError, match="nothing to save"):
+        viewer.save(Session(), tmp_path)
+
+
+def test_a_model_is_loaded_once_and_only_when_it_is_needed(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    from fcam.app import look as module
+
+    class Counted(Localizer):
+        def __init__(self, name: str, **options: object) -> None:
+            loaded.append(name)
+            super().__init__(name, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "Localizer", Counted)
+    models = Models([model, model + "/", model])
+    assert models.names == [model, model + "/"]
+    models.check()
+    assert loaded == [model]
+    assert models[model] is models[model]
+    assert models[model + "/"] is not models[model]
+    assert loaded == [model, model + "/"]
+    with pytest.raises(FcamError, match="no model 'other'"):
+        _ = models["other"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "nowhere"], "nowhere"),
+        (["--model", "MODEL", "--model", "nowhere"], "nowhere"),
+        (["--model", "MODEL", "--photos", "nowhere"], "does not exist"),
+        (["--model", "MODEL", "--photos", "EMPTY"], "no image"),
+        (["--model", "MODEL", "--port", "0"], "--port is 0"),
+        (["--model", "MODEL", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
+        (["--model", "MODEL", "--max-megapixels", "0"], "--max-megapixels is 0"),
+    ],
+)
+def test_mistakes_end_in_one_sentence_before_anything_is_served(
+    arguments: list[str], words: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if find_spec("gradio") is None:
+        pytest.skip("gradio is not installed")
+    named = {"MODEL": model, "EMPTY": str(tmp_path)}
+    if "--port" not in arguments:
+        arguments = [*arguments, "--port", str(free_port())]
+    assert main(["app", *(named.get(a, a) for a in arguments)]) == 2
+    err = capsys.readouterr().err.strip()
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_port_in_use_is_one_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(FcamError, match=f"port {port}: address already in use; choose another --port"):
+            check_address("127.0.0.1", port)
+    check_address("127.0.0.1", port)
+
+
+def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcam.app.command.find_spec", lambda name: None)
+    with pytest.raises(FcamError, match=r'pip install "fcam\[app\]"'):
+        run_app(AppConfig())
+
+
+def test_who_may_ask() -> None:
+    assert allowed_hosts("127.0.0.1") == ["localhost", "127.0.0.1"]
+    assert allowed_hosts("localhost") == ["localhost", "127.0.0.1"]
+    assert allowed_hosts("0.0.0.0") == ["*"]
+
+
+def test_html_carries_the_policy_and_other_answers_do_not() -> None:
+    def head(kind: bytes) -> dict[bytes, bytes]:
+        sent: list[Any] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+            await send({"type": "http.response.body", "body": b"<p>"})
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        asyncio.run(OwnHostOnly(app)({"type": "http"}, None, send))
+        assert sent[1] == {"type": "http.response.body", "body": b"<p>"}
+        return dict(sent[0]["headers"])
+
+    assert b"'self'" in head(b"text/html; charset=utf-8")[b"content-security-policy"]
+    assert b"content-security-policy" not in head(b"application/json")
+
+
+def test_an_untrained_decoder_is_pointed_out(photo: Path, tmp_path: Path) -> None:
+    net = create_model("timm:test_resnet", 3, pretrained=False)
+    net.metadata["decoder_trained"] = False
+    net.save_pretrained(tmp_path / "m")
+    models = Models([str(tmp_path / "m")])
+    session = Viewer(models).open(Session(model=models.names[0]), photo, "bird.png")
+    assert "never trained" in screen.headline(session, models)
+    assert look(models[models.names[0]], Image.new("RGB", (40, 40)), "x", "m").ranking[0].label in (
+        "0",
+        "1",
+        "2",
+    )
