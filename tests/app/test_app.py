@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-import socket
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from fcam import cams
 from fcam.app import viewer as screen
-from fcam.app.command import AppConfig, check_address, folder_photos, run_app
+from fcam.app.command import folder_photos
 from fcam.app.keep import OUTPUTS
 from fcam.app.look import METHODS, Models, class_map, look
-from fcam.app.offline import OwnHostOnly, allowed_hosts
 from fcam.app.view import view
 from fcam.app.viewer import Session, Viewer
-from fcam.cli import main
 from fcam.errors import FcamError
 from fcam.predict import Localizer
 from fcam.predict_output import load_predictions, name_outputs, save
@@ -35,31 +29,11 @@ CLASSES = [f"class <{i}>" for i in range(7)]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    torch.manual_seed(3)
-    net = create_model("timm:test_resnet", 7, pretrained=False, classes=CLASSES)
-    net.metadata["threshold"] = 0.4
-    folder = tmp_path_factory.mktemp("app") / "model"
-    net.save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
 def viewer(model: str, photo: Path) -> Viewer:
     Image.new("RGB", (50, 40), "white").save(photo.parent / "white.png")
     (photo.parent / "notes.jpg").write_text("no picture")
     photos = folder_photos(photo.parent)
     return Viewer(Models([model], max_pixels=1_000_000), photos)
-
-
-@pytest.fixture(scope="module")
-def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng = np.random.default_rng(5)
-    noise = Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).resize((240, 180))
-    ImageDraw.Draw(noise).ellipse((60, 40, 150, 130), fill=(240, 30, 20))
-    path = tmp_path_factory.mktemp("photos") / "bird.png"
-    noise.save(path)
-    return path
 
 
 @pytest.fixture
@@ -295,79 +269,6 @@ def test_a_model_is_loaded_once_and_only_when_it_is_needed(
     assert loaded == [model, model + "/"]
     with pytest.raises(FcamError, match="no model 'other'"):
         _ = models["other"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--model", "nowhere"], "nowhere"),
-        (["--model", "MODEL", "--model", "nowhere"], "nowhere"),
-        (["--model", "MODEL", "--photos", "nowhere"], "does not exist"),
-        (["--model", "MODEL", "--photos", "EMPTY"], "no image"),
-        (["--model", "MODEL", "--port", "0"], "--port is 0"),
-        (["--model", "MODEL", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
-        (["--model", "MODEL", "--max-megapixels", "0"], "--max-megapixels is 0"),
-    ],
-)
-def test_mistakes_end_in_one_sentence_before_anything_is_served(
-    arguments: list[str], words: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if find_spec("gradio") is None:
-        pytest.skip("gradio is not installed")
-    named = {"MODEL": model, "EMPTY": str(tmp_path)}
-    if "--port" not in arguments:
-        arguments = [*arguments, "--port", str(free_port())]
-    assert main(["app", *(named.get(a, a) for a in arguments)]) == 2
-    err = capsys.readouterr().err.strip()
-    assert words in err
-    assert len(err.splitlines()) == 1
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def test_a_port_in_use_is_one_sentence() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(FcamError, match=f"port {port}: address already in use; choose another --port"):
-            check_address("127.0.0.1", port)
-    check_address("127.0.0.1", port)
-
-
-def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fcam.app.command.find_spec", lambda name: None)
-    with pytest.raises(FcamError, match=r'pip install "fcam\[app\]"'):
-        run_app(AppConfig())
-
-
-def test_who_may_ask() -> None:
-    assert allowed_hosts("127.0.0.1") == ["localhost", "127.0.0.1"]
-    assert allowed_hosts("localhost") == ["localhost", "127.0.0.1"]
-    assert allowed_hosts("0.0.0.0") == ["*"]
-
-
-def test_html_carries_the_policy_and_other_answers_do_not() -> None:
-    def head(kind: bytes) -> dict[bytes, bytes]:
-        sent: list[Any] = []
-
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
-            await send({"type": "http.response.body", "body": b"<p>"})
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        asyncio.run(OwnHostOnly(app)({"type": "http"}, None, send))
-        assert sent[1] == {"type": "http.response.body", "body": b"<p>"}
-        return dict(sent[0]["headers"])
-
-    assert b"'self'" in head(b"text/html; charset=utf-8")[b"content-security-policy"]
-    assert b"content-security-policy" not in head(b"application/json")
 
 
 def test_an_untrained_decoder_is_pointed_out(photo: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -121,7 +122,7 @@ def _results(c: Controls, first: Session) -> None:
         )
         with gr.Column(scale=1, min_width=150):
             c.reset = gr.Button("Model's threshold", size="sm", elem_id="reset")
-            c.save = gr.Button("Save", size="sm", variant="primary", elem_id="save")
+            c.save = gr.Button("Save what you see", size="sm", variant="primary", elem_id="save")
     with gr.Row(elem_id="pictures"):
         c.pictures, c.titles = [], []
         for place in range(3):
@@ -139,41 +140,62 @@ def _picture(name: str) -> gr.Image:
     )
 
 
-def _connect(page: gr.Blocks, viewer: Viewer, c: Controls, temporary: Path) -> None:
-    drawn = [c.session, c.headline, *c.titles, *c.pictures, c.details]
-    everything = [*drawn, c.results, c.threshold, c.method, c.shown_class]
+class Handlers:
+    """What events call: a session and the values of controls in, the values of components out."""
 
-    def draw(session: Session) -> tuple[Any, ...]:
-        text = screen.headline(session, viewer.models)
+    def __init__(self, viewer: Viewer, temporary: Path) -> None:
+        self.viewer, self.temporary = viewer, temporary
+
+    def draw(self, session: Session) -> tuple[Any, ...]:
+        """What changes with every cut."""
+        text = screen.headline(session, self.viewer.models)
         return session, text, *screen.titles(session), *screen.pictures(session), screen.details(session)
 
-    def draw_all(session: Session) -> tuple[Any, ...]:
+    def draw_all(self, session: Session) -> tuple[Any, ...]:
+        """The same, and the controls that follow the photo."""
         choices, shown = screen.classes(session), session.shown
         cut = gr.skip() if session.cut is None else round(session.cut, 3)
         chosen = gr.Dropdown(choices=choices, value=None if shown is None else shown.class_idx)
-        return *draw(session), gr.Column(visible=shown is not None), cut, session.method, chosen
+        return *self.draw(session), gr.Column(visible=shown is not None), cut, session.method, chosen
 
-    def upload(session: Session, path: str | None) -> tuple[Any, ...]:
+    def upload(self, session: Session, path: str | None) -> tuple[Any, ...]:
+        """A file was dropped, or taken away; nothing is chosen in the folder any more."""
+        viewer = self.viewer
         following = viewer.open(session, path, Path(path).name) if path else viewer.clear(session)
-        return *draw_all(following), None
+        return *self.draw_all(following), None
 
-    def choose(step: int) -> Callable[..., tuple[Any, ...]]:
-        def handler(session: Session, name: str | None) -> tuple[Any, ...]:
-            following, name = viewer.choose(session, name, step)
-            return *draw_all(following), name, None
+    def choose(self, session: Session, name: str | None, step: int) -> tuple[Any, ...]:
+        """A photo of the folder was chosen, or one `step` further; what was dropped is put away."""
+        following, name = self.viewer.choose(session, name, step)
+        return *self.draw_all(following), name, None
 
-        return handler
-
-    def save(session: Session) -> Iterator[str]:
-        with TemporaryDirectory(dir=temporary) as folder:
+    def save(self, session: Session) -> Iterator[str]:
+        """Yield the zip's path; gradio takes a copy before this goes on and the zip is gone."""
+        with TemporaryDirectory(dir=self.temporary) as folder:
             try:
-                yield str(viewer.save(session, Path(folder)))  # gradio takes a copy before it goes on here
+                yield str(self.viewer.save(session, Path(folder)))
             except FcamError as error:
                 raise gr.Error(str(error), print_exception=False) from error
 
+
+def _connect(page: gr.Blocks, viewer: Viewer, c: Controls, temporary: Path) -> None:
+    do = Handlers(viewer, temporary)
+    drawn = [c.session, c.headline, *c.titles, *c.pictures, c.details]
+    everything: list[Any] = [*drawn, c.results, c.threshold, c.method, c.shown_class]
+    shared = {"show_progress": "minimal", **QUEUE}
+    for event in (c.upload.upload, c.upload.clear):
+        event(do.upload, [c.session, c.upload], [*everything, c.folder], **shared)
+    leaf: list[tuple[Any, int]] = [(c.folder.input, 0), (c.back.click, -1), (c.on.click, 1)]
+    if viewer.photos:
+        leaf.append((page.load, 0))
+    for event, step in leaf:
+        chosen = [*everything, c.folder, c.upload]
+        event(partial(do.choose, step=step), [c.session, c.folder], chosen, **shared)
+    c.save.click(do.save, [c.session], [c.saved], **shared).then(None, [c.saved], None, js=DOWNLOAD)
+
     def on(event: Any, act: Callable[..., Session], *inputs: Any, quick: bool = False) -> None:
         """Connect an event with what it does to the session; quick ones leave the other controls alone."""
-        show = draw if quick else draw_all
+        show = do.draw if quick else do.draw_all
         event(
             lambda session, *values: show(act(session, *values)),
             [c.session, *inputs],
@@ -183,19 +205,9 @@ def _connect(page: gr.Blocks, viewer: Viewer, c: Controls, temporary: Path) -> N
             **QUEUE,
         )
 
-    shared = {"show_progress": "minimal", **QUEUE}
-    for event in (c.upload.upload, c.upload.clear):
-        event(upload, [c.session, c.upload], [*everything, c.folder], **shared)
-    chosen: list[Any] = [*everything, c.folder, c.upload]
-    c.folder.input(choose(0), [c.session, c.folder], chosen, **shared)
-    c.back.click(choose(-1), [c.session, c.folder], chosen, **shared)
-    c.on.click(choose(1), [c.session, c.folder], chosen, **shared)
-    if viewer.photos:
-        page.load(choose(0), [c.session, c.folder], chosen, **shared)
     on(c.model.input, viewer.use_model, c.model)
     on(c.method.input, viewer.use_method, c.method)
     on(c.shown_class.input, viewer.use_class, c.shown_class)
     on(c.reset.click, lambda session: viewer.use_threshold(session, None))
     on(c.threshold.input, viewer.use_threshold, c.threshold, quick=True)
     on(c.rule.input, viewer.use_rule, c.rule, quick=True)
-    c.save.click(save, [c.session], [c.saved], **shared).then(None, [c.saved], None, js=DOWNLOAD)
