@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
+import fcam
 from fcam.boxes import from_map, quantize
 from fcam.errors import FcamError
 from fcam.model import FCAM
@@ -221,6 +222,14 @@ def test_baseline_is_the_cam_of_the_predicted_class_at_the_photos_size() -> None
     assert result.baseline.shape == (200, 300)
     assert result.baseline[60:150, 60:240].min() > 0.9 > 0.1 > result.baseline[:10, :10].max()
     assert result.panel(100).width > localizer()(image).panel(100).width
+
+
+@pytest.mark.parametrize("head", ["wgap", "maxpool"])
+def test_the_baseline_of_any_head_in_bfloat16(head: str) -> None:
+    model = fcam.create_model("timm:test_resnet", 3, pretrained=False, output_stride=32, head=head)
+    result = Localizer(model, size=64, dtype=torch.bfloat16, with_cam=True)(photo())
+    assert result.baseline is not None
+    assert result.baseline.dtype == np.float32
 
 
 def test_bfloat16_still_gives_float32_maps_near_the_float32_ones() -> None:

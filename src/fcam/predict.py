@@ -192,7 +192,8 @@ class Localizer:
             weight = self.model.classifier.head.linear_weight()
             if weight is None:
                 seen = batch.float() / 255
-                raw = cams.from_top(self.model.classifier, seen, out.features[-1], classes, self.cam_method)
+                top = out.features[-1].float()  # heads are in float32, outside of autocast
+                raw = cams.from_top(self.model.classifier, seen, top, classes, self.cam_method)
             else:
                 raw = cams.from_features(out.features[-1], weight, classes, self.cam_method)
             baselines = cams.normalize(raw).cpu()
