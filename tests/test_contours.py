@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from fcam.contours import contours
+from fcam.contours import components, contours
 
 
 def _opencv(foreground: np.ndarray) -> list[tuple[list[int], float]]:
@@ -60,3 +60,29 @@ def test_nothing_and_everything() -> None:
     assert full.boxes.tolist() == [[0, 0, 4, 3]]
     assert full.areas.tolist() == [12.0]
     assert full.pixels.tolist() == [20]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.tuples(st.integers(1, 30), st.integers(1, 30)),
+    density=st.sampled_from([0.1, 0.4, 0.6, 0.9]),
+)
+def test_components_are_numbered_in_raster_order_and_have_boxes_of_their_own(
+    seed: int, size: tuple[int, int], density: float
+) -> None:
+    foreground = np.random.default_rng(seed).random(size) < density
+    found = components(foreground)
+    numbers, first = np.unique(found.numbers, return_index=True)
+    assert (first[numbers > 0][1:] > first[numbers > 0][:-1]).all()
+    count, _, stats, _ = cv2.connectedComponentsWithStats(foreground.astype(np.uint8), connectivity=8)
+    assert count == len(found.boxes) + 1
+    pairs = {(*stats[label, :4].tolist(), int(stats[label, cv2.CC_STAT_AREA])) for label in range(1, count)}
+    ours = {
+        (x0, y0, x1 - x0 + 1, y1 - y0 + 1, int((found.numbers == i).sum()))
+        for i, (x0, y0, x1, y1) in enumerate(found.boxes.tolist(), 1)
+    }
+    assert ours == pairs
+    outer = contours(foreground)
+    assert sorted(map(tuple, outer.boxes[~outer.holes].tolist())) == sorted(map(tuple, found.boxes.tolist()))
+    assert len({tuple(box) for box in found.boxes.tolist()}) == len(found.boxes)

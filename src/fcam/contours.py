@@ -36,6 +36,23 @@ def contours(foreground: np.ndarray) -> Contours:
     return Contours(*_tree(mask, starts, rows, row_first, parent, area2))
 
 
+class Components(NamedTuple):
+    """The 8-connected components of a binary map, numbered from 1 in raster order of their first pixels."""
+
+    numbers: np.ndarray
+    """(H, W) int32, 0 where there is background."""
+    boxes: np.ndarray
+    """(n, 4) int32, first and last pixel of each, x0 y0 x1 y1; no two components have the same."""
+
+
+def components(foreground: np.ndarray) -> Components:
+    """Number the 8-connected components of a boolean map (H, W): those whose outer borders `contours` lists."""
+    mask = np.ascontiguousarray(foreground, dtype=np.bool_)
+    starts, rows, row_first = _runs(mask)
+    parent, _ = _join(mask, starts, row_first)
+    return Components(*_numbered(mask, starts, rows, row_first, parent))
+
+
 @njit(cache=True, nogil=True)
 def _runs(mask):
     """First column and row of every run in raster order; run 0 stands for the outside of the map."""
@@ -146,6 +163,33 @@ def _join_rows(mask, starts, row_first, parent, area2, y):
         else:
             area2[background] += 2
         x, i, j = x_next, i_next, j_next
+
+
+@njit(cache=True, nogil=True)
+def _numbered(mask, starts, rows, row_first, parent):
+    """Write the number of its component into every pixel of a run, and stretch the component's box over it."""
+    width = mask.shape[1]
+    numbers = np.zeros(mask.shape, np.int32)
+    number = np.zeros(starts.size, np.int32)
+    boxes = np.empty((starts.size, 4), np.int32)
+    n = 0
+    for run in range(1, starts.size):
+        y, x0 = rows[run], starts[run]
+        if not mask[y, x0]:
+            continue
+        x1 = starts[run + 1] - 1 if run + 1 < row_first[y + 1] else width - 1
+        root = _find(parent, run)
+        if root == run:  # a component's first run, since the smaller index wins
+            boxes[n, 0], boxes[n, 1], boxes[n, 2], boxes[n, 3] = x0, y, x1, y
+            n += 1
+            number[run] = n
+        else:
+            i = number[root] - 1
+            boxes[i, 0] = min(boxes[i, 0], x0)
+            boxes[i, 2] = max(boxes[i, 2], x1)
+            boxes[i, 3] = y
+        numbers[y, x0 : x1 + 1] = number[root]
+    return numbers, boxes[:n].copy()
 
 
 @njit(cache=True, nogil=True)
