@@ -14,7 +14,7 @@ from tyro.conf import Positional
 from fcam import shipped
 from fcam.data.images import MAX_PIXELS, find_images
 from fcam.errors import FcamError
-from fcam.export_labels import LabelFormat, LabelOptions, export_labels
+from fcam.export_labels import LabelFormat, LabelOptions, check_formats, export_labels
 from fcam.predict import Localizer
 from fcam.predict_folder import FolderResult, predict_files
 from fcam.predict_output import FINAL, SUBFOLDERS, Outputs
@@ -58,7 +58,7 @@ class PredictConfig:
     with_cam: bool = False
     """Write panels/: photo, the classifier's own CAM, F-CAM, mask and box side by side."""
     export: tuple[LabelFormat, ...] = ()
-    """Also write the boxes as labels for a detection project: coco, yolo, voc."""
+    """Also write labels for a project: boxes as yolo or voc, outlines as yolo-seg or voc-seg, both as coco."""
     class_agnostic: bool = False
     """Labels: one class named `object` instead of the predicted class."""
     min_score: float = 0.0
@@ -105,6 +105,7 @@ def run_predict(config: PredictConfig) -> int:
         max_pixels=round(config.max_megapixels * 1e6),
         classifier=config.classifier or None,
     )
+    check_formats(config.export, classes=1 if config.class_agnostic else len(localizer.classes or ()))
     outputs = Outputs(config.overlays, config.masks, config.heatmaps, config.npy, config.with_cam)
     with epoch_bar("predict", len(photos)) as bar:
         result = predict_files(
@@ -120,7 +121,15 @@ def run_predict(config: PredictConfig) -> int:
         )
     if config.export and not result.interrupted:
         options = LabelOptions(config.class_agnostic, config.min_score, config.min_size)
-        export_labels(result.rows, config.out, config.export, localizer.classes, options)
+        with epoch_bar("labels", len(result.rows) * len(config.export)) as bar:
+            export_labels(
+                result.rows,
+                config.out,
+                config.export,
+                localizer.classes,
+                options,
+                on_photo=lambda done: bar.advance(1),
+            )
     _report(result, config, len(photos) + len(problems))
     if result.interrupted:
         return 128 + result.interrupted
@@ -135,6 +144,7 @@ def _check(config: PredictConfig) -> None:
         raise FcamError(f"--min-score is {config.min_score}, but a score lies between 0 and 1")
     if config.workers is not None and config.workers < 1:
         raise FcamError(f"--workers is {config.workers}; take 1 or more")
+    check_formats(config.export, masks=config.masks)
     if config.out.exists() and not config.out.is_dir():
         raise FcamError(f"--out {config.out} is a file; name a folder")
 
