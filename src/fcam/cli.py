@@ -254,6 +254,14 @@ def convert(arguments: list[str]) -> int:
     return 0
 
 
+def export(arguments: list[str]) -> int:
+    """write a model as ONNX or torch.export file that runs without fcam"""
+    from fcam.export_command import ExportConfig, run_export
+
+    run_export(_parse(ExportConfig, "export", arguments, "fcam export runs/birds --out birds.onnx"))
+    return 0
+
+
 VERBS: dict[str, Verb] = {
     "demo": demo,
     "predict": predict,
@@ -266,6 +274,7 @@ VERBS: dict[str, Verb] = {
     "benchmark": benchmark,
     "data": data,
     "convert": convert,
+    "export": export,
     "list": list_things,
 }
 

@@ -118,16 +118,29 @@ class DecoderBlock(nn.Module):
         else:
             # Doubling each pixel and sampling back to the old size with corners aligned gives the old map:
             # sample i falls between the two copies of pixel i. So nothing is done when the sizes agree.
-            if x.shape[-2:] != skip.shape[-2:]:
+            if not _same_size(x.shape[-2:], skip.shape[-2:]):
                 x = _fit(F.interpolate(x, scale_factor=2.0, mode="nearest"), skip.shape[-2:])
             x = torch.cat((x, skip), dim=1)
         return self.conv2(self.conv1(x))
 
 
 def _fit(x: Tensor, size: Sequence[int]) -> Tensor:
-    if tuple(x.shape[-2:]) == tuple(size):
+    if _same_size(x.shape[-2:], size):
         return x
     return F.interpolate(x, size=tuple(size), mode="bilinear", align_corners=True)
+
+
+def _same_size(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether two sizes agree; symbols, in a graph of any size, only where they do for every size."""
+    for a, b in zip(first, second, strict=True):
+        if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
+            from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+            if not statically_known_true(a == b):
+                return False
+        elif a != b:
+            return False
+    return True
 
 
 def _conv_bn_relu(in_channels: int, out_channels: int) -> nn.Sequential:

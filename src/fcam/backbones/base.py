@@ -78,14 +78,15 @@ class Backbone(nn.Module):
             raise FcamError(
                 f"images must be floating point in [0, 1], got {images.dtype}; use images.float() / 255"
             )
-        if min(images.shape[-2:]) < MINIMUM_SIDE:
+        # A side that is a symbol, in a graph of any size, must not become a condition.
+        if any(not isinstance(side, torch.SymInt) and side < MINIMUM_SIDE for side in images.shape[-2:]):
             raise FcamError(
                 f"images must be at least {MINIMUM_SIDE} pixels on each side, got "
                 f"{images.shape[-2]}x{images.shape[-1]}; resize them first"
             )
         # Reading the range makes an accelerator wait, so there only the first batch on each device is read.
         device = str(images.device)
-        if images.is_meta or images.numel() == 0 or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if torch.compiler.is_compiling() or torch.jit.is_tracing() or images.is_meta or images.numel() == 0:
             return
         if images.device.type != "cpu" and self._range_seen_on == device:
             return
