@@ -34,7 +34,7 @@ from fcam.train import train
 SETS = {"cub10": "max_box_acc", "butterfly10": "pxap", "pets3": "pxap", "imagenette10": "max_box_acc"}
 METRICS = {"max_box_acc": "MaxBoxAcc @0.5", "pxap": "PxAP"}
 SPLITS = ("train", "val", "test")
-MOST = 1000
+MOST = 600
 """Training images of one set, so that none of the four outweighs the others."""
 SIZE = 224
 
@@ -124,7 +124,7 @@ def config(data: Path, classifier: Path, out: Path, method: str, seed: int) -> T
         model=ModelConfig(backbone="tf_efficientnet_lite0", output_stride=16),
         seeds=SeedConfig(n_minus=0.3, foreground_pixels=5, background_pixels=5),
         stage2=StageConfig(
-            epochs=5, batch_size=16, average=0.98, optimizer=OptimizerConfig(lr=0.03, schedule="cosine")
+            epochs=4, batch_size=16, average=0.98, optimizer=OptimizerConfig(lr=0.03, schedule="cosine")
         ),
         seed=seed,
         resume=True,
@@ -171,7 +171,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the four sets")
     parser.add_argument("--out", type=Path, default=Path("runs/shipped"))
-    parser.add_argument("--method", default="cam", choices=METHODS)
+    parser.add_argument("--method", default="layercam", choices=METHODS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", default="test", choices=("val", "test"), help="what to measure on")
     parser.add_argument("--baselines", action="store_true", help="only measure the classifier's CAMs")

@@ -2,8 +2,8 @@
 
     python benchmarks/when_it_fails.py RUN --data SET --split val
 
-Three tables for one run: how often CAM, F-CAM and a centre Gaussian find a box (IoU 0.5, each at its own best threshold of
-the split) by size and by number of the true objects; how clean the seeds are; how large the maps' boxes are. All is measured
+Tables for one run: how often CAM, F-CAM and a centre Gaussian find a box (IoU 0.5, each at its own best threshold of the
+split) by size, number and class of the true objects; how clean the seeds are; how large the maps' boxes are. All is measured
 against the boxes of the split, which training never sees; use `val` while anything is still to be chosen.
 """
 
@@ -40,6 +40,7 @@ class Seen:
     predicted: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     share: list[float] = field(default_factory=list)
     objects: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
     foreground: list[float] = field(default_factory=list)
     background: list[float] = field(default_factory=list)
     eroded_away: list[bool] = field(default_factory=list)
@@ -72,8 +73,8 @@ def note_seeds(seen: Seen, cam: Tensor, truth: Tensor, config: SeedConfig) -> No
 
 
 @torch.inference_mode()
-def look(run: Path, data: Path, split: str) -> tuple[Seen, SeedConfig]:
-    """Go once through the split."""
+def look(run: Path, data: Path, split: str) -> tuple[Seen, SeedConfig, list[str]]:
+    """Go once through the split; also returns the settings of the seeds and the names of the classes."""
     config = load_config(run)
     model = FCAM.from_pretrained(run).eval()
     dataset = open_dataset(data, split, transform=EvalTransform(config.crop), localization=True)
@@ -89,10 +90,11 @@ def look(run: Path, data: Path, split: str) -> tuple[Seen, SeedConfig]:
             sides = (true_boxes[:, 2:] - true_boxes[:, :2] + 1).double()
             seen.share.append(float(sides.prod(1).max()) / (height * width))
             seen.objects.append(len(true_boxes))
+            seen.labels.append(int(batch["label"][i]))
             note_seeds(seen, maps["cam"][i], truth, config.seeds)
         for kind in KINDS:
             seen.predicted[kind].extend(_map_of(maps[kind]))
-    return seen, config.seeds
+    return seen, config.seeds, dataset.classes
 
 
 def _map_of(maps: Tensor) -> list[float]:
@@ -149,7 +151,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--split", default="val", choices=("val", "test"))
     arguments = parser.parse_args()
-    seen, seeds = look(arguments.run, arguments.data, arguments.split)
+    seen, seeds, classes = look(arguments.run, arguments.data, arguments.split)
     share, objects = np.array(seen.share), np.array(seen.objects)
     print(
         f"{len(share)} images of {arguments.split}\n\nBy size of the largest true box, as a share of the image:\n"
@@ -159,6 +161,8 @@ def main() -> None:
     print(grouped(seen, names, lambda i: (share >= spans[i][0]) & (share < spans[i][1])))
     print("\nBy number of true boxes:\n")
     print(grouped(seen, ["1", "2", "3 and more"], lambda i: np.minimum(objects, 3) == i + 1))
+    print("\nBy class:\n")
+    print(grouped(seen, classes, lambda i: np.array(seen.labels) == i))
     print("\nSeeds:\n")
     print(seed_table(seen, seeds))
     quartiles = {"true": share} | {kind: np.array(seen.predicted[kind]) for kind in ("cam", "fcam")}
