@@ -165,3 +165,13 @@ def test_config_is_readable(saved: Path) -> None:
     assert config["backbone"] == "timm:test_resnet"
     assert config["head"] == {"name": "logsumexp", "background": False, "r": 5.0}
     assert config["decoder"] == {"channels": [16, 8, 8, 8, 4], "center": False}
+
+
+def test_a_slip_in_a_folders_name_is_not_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "birds").mkdir(parents=True)
+    with pytest.raises(FcamError, match=r"no folder runs/brids; did you mean runs/birds\?"):
+        checkpoint.resolve("runs/brids", download=lambda repo_id: pytest.fail("asked the hub"))
+    assert checkpoint.resolve("runs/cats", download=lambda repo_id: f"hub/{repo_id}") == Path("hub/runs/cats")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import tempfile
@@ -82,6 +83,9 @@ def resolve(source: str | Path, download: Callable[[str], str] | None = None) ->
             f"there is no folder {source}; give a saved model's folder, {' or '.join(shipped.NAMES)} for the model "
             "that comes with the package, or a Hugging Face id (owner/name)"
         )
+    beside = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+    if near := difflib.get_close_matches(folder.name, beside, n=1, cutoff=0.7):
+        raise FcamError(f"there is no folder {source}; did you mean {folder.parent / near[0]}?")
     try:
         return Path((download or _download)(str(source)))
     except Exception as error:  # the hub client's errors have no common base
