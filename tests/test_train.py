@@ -179,3 +179,21 @@ def test_a_compiled_run_ends_with_the_same_model(tiny_run, tiny_config, tmp_path
     first, second = weights(tiny_run), weights(run)
     assert first.keys() == second.keys()
     assert all(torch.allclose(first[name], second[name], atol=1e-4) for name in first)
+
+
+def test_tensorboard_shows_every_term_and_score_by_stage_and_does_not_move_the_result(
+    tiny_run, tiny_config, tmp_path
+):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), tensorboard=True))
+    assert same(weights(tiny_run), weights(out))
+    (folder,) = {path.parent for path in out.rglob("events.out.tfevents*")}
+    events = EventAccumulator(str(folder)).Reload()
+    last = Run(out).records()[-1]
+    assert last["stage"] == "decoder"
+    for name, value in {**last["terms"], **last["val"]}.items():
+        shown = events.Scalars(f"decoder/{name}")
+        assert [event.step for event in shown] == [1, 2]
+        assert shown[-1].value == pytest.approx(value, rel=1e-5)
+    assert events.Scalars("classifier/cross_entropy")

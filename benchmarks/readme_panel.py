@@ -1,0 +1,40 @@
+"""Draw docs/images/photos.jpg: photos that the shipped model has nothing to do with, its CAM and its F-CAM.
+
+    python benchmarks/readme_panel.py
+
+The photos come with scikit-image and may be shown: cat (CC0), coffee (CC0), rocket and astronaut (NASA, public domain).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+from skimage import data
+
+import fcam
+from fcam import draw, files
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "images" / "photos.jpg"
+NAMES = ("cat", "coffee", "rocket", "astronaut")
+HEIGHT = 200
+
+
+def main() -> None:
+    """One row per photo."""
+    localizer = fcam.Localizer(with_cam=True)
+    rows, captions = [], []
+    for name in NAMES:
+        found = localizer(Image.fromarray(getattr(data, name)()))
+        rows.append(
+            draw.side_by_side(found.photo, found.baseline, found.cam, found.mask, found.boxes)
+        )
+        captions.append(found.caption)
+        print(f"{name}: {found.caption}, boxes {found.boxes.tolist()}, mask {found.mask.mean():.2f}")
+    picture = draw.panel(rows, draw.ROW_TITLES, captions, HEIGHT)
+    with files.write_atomic(OUT) as temporary:
+        picture.save(temporary, "JPEG", quality=88)
+
+
+if __name__ == "__main__":
+    main()
