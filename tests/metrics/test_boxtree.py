@@ -5,14 +5,15 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opencv_oracle import as_scores, iou, random_maps
 
 from fcam.errors import FcamError
 from fcam.metrics import MaxBoxAccV2, best_iou, best_iou_of_all
+from fcam.metrics.boxtree import FINE, fill_holes
 from fcam.metrics.ring import rules
-from fcam.metrics.sweep import sweep_all_contours
+from fcam.metrics.sweep import best_iou_of_largest, sweep_all_contours, sweep_largest_contour
 
 
 def _truth(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
@@ -38,6 +39,9 @@ def test_the_order_within_a_level_does_not_matter(levels, seed: int, kind: type,
     expected = best_iou_of_all(levels[None], truth, offsets, convention)
     np.testing.assert_array_equal(overlap, expected[0])
     np.testing.assert_array_equal(number, expected[1])
+    assert top.tolist() == [levels.max()]
+    overlap, top = sweep_largest_contour(maps, truth, offsets, convention)
+    np.testing.assert_array_equal(overlap, best_iou_of_largest(levels[None], truth, offsets, convention))
     assert top.tolist() == [levels.max()]
 
 
@@ -68,12 +72,13 @@ def test_a_pixel_in_the_middle_of_a_slope_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), -1e-9, 1.0000001, float("inf")])
-def test_values_outside_are_named_for_all_contours(value: float) -> None:
+@pytest.mark.parametrize("contours", ["largest", "all"])
+def test_values_outside_are_named(value: float, contours) -> None:
     maps = np.zeros((3, 5, 6))
     maps[1, 2, 3] = value
     truth = [np.array([[0, 0, 2, 2]])] * 3
     with pytest.raises(FcamError, match=f"map 1 of the batch holds the value {value}"):
-        best_iou(maps, truth, np.array([0.0]), "all")  # pyright: ignore[reportArgumentType]
+        best_iou(maps, truth, np.array([0.0]), contours)  # pyright: ignore[reportArgumentType]
 
 
 def test_metrics_take_single_and_double_precision_alike() -> None:
@@ -83,3 +88,34 @@ def test_metrics_take_single_and_double_precision_alike() -> None:
     wide.update(as_scores(levels), truth)  # pyright: ignore[reportArgumentType]
     single.update(as_scores(levels).astype(np.float32), truth)  # pyright: ignore[reportArgumentType]
     assert wide.total.equal(single.total)
+
+
+def _filled(levels: np.ndarray) -> np.ndarray:
+    """Lowest level over which each pixel drains, by lowering all of them until nothing changes."""
+    filled = np.full_like(levels, 255)
+    while True:
+        around = np.pad(filled, 1)
+        lowest = np.minimum.reduce([around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:]])
+        lower = np.maximum(levels, lowest)
+        if (lower == filled).all():
+            return filled
+        filled = lower
+
+
+# The pixel of 5 opens two holes to the outside at once.
+TWO_HOLES = np.array(
+    [[0, 0, 0, 0, 0, 0, 0], [0, 9, 9, 0, 9, 9, 0], [0, 9, 1, 5, 2, 9, 0], [0, 9, 9, 9, 9, 9, 0], [0] * 7],
+    np.uint8,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(levels=random_maps(), seed=st.integers(0, 2**32 - 1))
+@example(levels=TWO_HOLES, seed=0)
+def test_holes_are_filled_up_to_where_they_drain(levels: np.ndarray, seed: int) -> None:
+    fractions = np.random.default_rng(seed).uniform(0.1, 0.9, levels.shape)
+    shift = (levels.shape[1] + 1).bit_length()
+    for maps, scale in ((levels, 256.0), (np.minimum((levels + fractions) / 255, 1), FINE)):
+        found, top = np.zeros((1, *levels.shape), np.uint8), np.zeros(1, np.int32)
+        fill_holes(maps[None], scale, shift, rules(shift, hole=True), found, top)
+        np.testing.assert_array_equal(found[0], _filled(levels))

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fcam.boxes import Convention, as_array, check_choice, quantize
+from fcam.boxes import Convention, as_array, check_choice
 from fcam.errors import FcamError
-from fcam.metrics.sweep import best_iou_of_largest, sweep_all_contours
+from fcam.metrics.sweep import sweep_all_contours, sweep_largest_contour
 from fcam.metrics.tally import Tally
 
 Contours = Literal["largest", "all"]
@@ -51,9 +51,7 @@ def best_iou(
     if contours == "all":
         by_level, _, top = sweep_all_contours(values, truth, offsets, convention)
     else:
-        levels = quantize(values)
-        by_level = best_iou_of_largest(levels, truth, offsets, convention)
-        top = levels.reshape(len(levels), -1).max(1, initial=0)
+        by_level, top = sweep_largest_contour(values, truth, offsets, convention)
     # int(tau * maximum) is the benchmark's integer threshold: 1000 thresholds share at most 255 foregrounds.
     index = (thresholds[None, :] * top[:, None]).astype(np.int64)
     return np.take_along_axis(by_level, index, axis=1)

@@ -23,9 +23,10 @@ LEVELS = 256
 FINE = 255 * 256.0
 """Highest value of a map in 256ths of a level: with finer values fewer pixels are equal and fewer active."""
 _X0, _Y0, _X1, _Y1 = range(4)
-_PARENT, _SINCE = 4, 5  # of a component
+_PARENT, _SINCE, _SEED, _END = 4, 5, 6, 7  # of a component
 _LO, _HI = 4, 5  # of a box
 _OUTSIDE = 1
+_FILLED = 65535  # brighter than any value
 
 
 class _Workspace(NamedTuple):
@@ -40,7 +41,8 @@ class _Workspace(NamedTuple):
     order: np.ndarray
     """(2, H W) int32, the active pixels, and room to sort them."""
     nodes: np.ndarray
-    """(., 6) int32, components; a row is x0, y0, x1, y1, parent, level at which the box became this."""
+    """(., 8) int32, components; a row is x0, y0, x1, y1, parent, the level at which the box became this, the
+    pixel that began it and the pixel that joined it to another, 0 before."""
     spans: np.ndarray
     """(., 6) int32, boxes; a row is x0, y0, x1, y1, lo, hi: the box of one component at all lo <= t < hi."""
 
@@ -54,7 +56,7 @@ def _workspace(height, width, shift):
         np.full(size, _OUTSIDE, np.int32),
         np.empty((2, pixels), np.int32),
         # No two neighbours begin a component, and a box ends with its component or is widened by a pixel.
-        np.empty((pixels // 2 + 4, 6), np.int32),
+        np.empty((pixels // 2 + 4, 8), np.int32),
         np.empty((2 * pixels + 4, 6), np.int32),
     )
 
@@ -74,10 +76,10 @@ def sweep_all(maps, scale, boxes, offsets, shift, exact, foreground, background,
         if top[i] < 0:
             continue
         _find_codes(work.values, shift, height, width, work.codes)
-        n = _add_pixels(False, foreground, shift, height, width, work)
+        n, _ = _add_pixels(False, foreground, shift, height, width, work)
         _overlap(work.spans[:n], 0, 0 if exact else 1, height, width, truth, iou[i], number[i])
         if not exact:
-            n = _add_pixels(True, background, shift, height, width, work)
+            n, _ = _add_pixels(True, background, shift, height, width, work)
             # The contour of a hole runs on the pixels around it.
             _overlap(work.spans[:n], 1, 1, height, width, truth, iou[i], number[i])
         # Up to here `number` holds differences between neighbouring thresholds.
@@ -88,6 +90,52 @@ def sweep_all(maps, scale, boxes, offsets, shift, exact, foreground, background,
             if boxes_now == 0 and not exact:
                 number[i, t] = 1
                 iou[i, t] = _best_iou(0, 0, 0, 0, truth)
+
+
+@njit(cache=True, nogil=True)
+def fill_holes(maps, scale, shift, background, levels, top):
+    """Write the levels (B, H, W) of maps, every pixel raised to the lowest over which it drains to the border.
+
+    Drains are 4-connected. Arguments and `top` as of `sweep_all`; without `background` no hole is filled.
+    """
+    count, height, width = maps.shape
+    work = _workspace(height, width, shift)
+    values, nodes = work.values, work.nodes
+    for i in range(count):
+        top[i] = _load(maps[i], scale, shift, values)
+        if top[i] < 0:
+            continue
+        for y in range(height):
+            first = ((y + 1) << shift) + 1
+            for x in range(width):
+                levels[i, y, x] = (values[first + x] - 1) >> 8
+        if background is not None:
+            _find_codes(values, shift, height, width, work.codes)
+            _, last = _add_pixels(True, background, shift, height, width, work)
+            for hole in range(_OUTSIDE + 1, last + 1):
+                end = nodes[hole, _END]
+                # All end, at the last pixel at the latest; what ended in another hole is filled with that one.
+                if work.label[end] == _OUTSIDE:
+                    _fill(nodes[hole, _SEED], end, shift, values, work.order[1], levels[i])
+
+
+@njit(cache=True, nogil=True)
+def _fill(seed, end, shift, values, stack, levels):
+    """Raise all pixels that came before `end` and are 4-connected with `seed` to the level of `end`."""
+    pitch = 1 << shift
+    value = values[end]
+    stack[0], waiting = seed, 1
+    values[seed] = _FILLED
+    while waiting > 0:
+        waiting -= 1
+        p = np.int64(stack[waiting])
+        levels[(p >> shift) - 1, (p & (pitch - 1)) - 1] = (value - 1) >> 8
+        for k in range(4):
+            q = p + 1 if k == 0 else p - 1 if k == 1 else p + pitch if k == 2 else p - pitch
+            if values[q] < value or (values[q] == value and q > end):
+                values[q] = _FILLED
+                stack[waiting] = q
+                waiting += 1
 
 
 @njit(cache=True, nogil=True)
@@ -151,7 +199,10 @@ def _find_codes(values, shift, height, width, codes):
 
 @njit(cache=True, nogil=True)
 def _add_pixels(hole, rules, shift, height, width, work):
-    """Add all pixels, from dark to bright for holes, and write all boxes to `work.spans`; return how many they are."""
+    """Add all pixels, from dark to bright for holes, and write all components and boxes into `work`.
+
+    Returns the number of boxes and the last component; the outside is the first.
+    """
     # Taken out of the tuples here, since numba counts references to all of a tuple's arrays in every call.
     active, step, others_of, ring = rules
     values, codes, label, order, nodes, spans = work
@@ -159,7 +210,7 @@ def _add_pixels(hole, rules, shift, height, width, work):
         first = ((y + 1) << shift) + 1
         label[first : first + width] = 0
     n = _list_active(values, codes, active, shift, height, width, order)
-    _begin(nodes, _OUTSIDE, -1, -1, 0)
+    _begin(nodes, _OUTSIDE, -1, -1, 0, 0)
     nodes[_OUTSIDE, _X1], nodes[_OUTSIDE, _Y1] = width, height
     last = _OUTSIDE
     one = np.uint64(1)
@@ -172,7 +223,7 @@ def _add_pixels(hole, rules, shift, height, width, work):
         x, y = np.int64(p & mask) - 1, np.int64(p >> np.uint64(shift)) - 1
         if step[code] == 0:
             last += 1
-            _begin(nodes, last, x, y, level)
+            _begin(nodes, last, x, y, level, p)
             label[p] = last
             continue
         root = _find(p + step[code], codes, step, label, nodes)
@@ -181,13 +232,13 @@ def _add_pixels(hole, rules, shift, height, width, work):
             for bit in range(8):
                 if others >> bit & 1:
                     other = _find(p + ring[bit], codes, step, label, nodes)
-                    root, done = _join(nodes, root, other, level, spans, done)
+                    root, done = _join(nodes, root, other, level, p, spans, done)
         label[p] = root
         done = _widen(nodes, root, x, y, x, y, level, spans, done)
     for root in range(_OUTSIDE + 1, last + 1):
         if nodes[root, _PARENT] == root:
             done = _close(nodes, root, 0, spans, done)
-    return done
+    return done, last
 
 
 @njit(cache=True, nogil=True)
@@ -217,8 +268,8 @@ def _list_active(values, codes, active, shift, height, width, order):
 
 
 @njit(cache=True, nogil=True)
-def _begin(nodes, root, x, y, level):
-    nodes[root, _PARENT], nodes[root, _SINCE] = root, level
+def _begin(nodes, root, x, y, level, p):
+    nodes[root, _PARENT], nodes[root, _SINCE], nodes[root, _SEED], nodes[root, _END] = root, level, p, 0
     nodes[root, _X0], nodes[root, _Y0], nodes[root, _X1], nodes[root, _Y1] = x, y, x, y
 
 
@@ -239,14 +290,14 @@ def _find(p, codes, step, label, nodes):
 
 
 @njit(cache=True, nogil=True)
-def _join(nodes, a, b, level, spans, done):
-    """Make one component of two; the one with the larger box goes on, and so the outside always does."""
+def _join(nodes, a, b, level, p, spans, done):
+    """Make one component of two that touch p; the one with the larger box goes on, so the outside always does."""
     if a == b:
         return a, done
     if _extent(nodes, a) < _extent(nodes, b):
         a, b = b, a
     done = _close(nodes, b, level, spans, done)
-    nodes[b, _PARENT] = a
+    nodes[b, _PARENT], nodes[b, _END] = a, p
     done = _widen(nodes, a, nodes[b, _X0], nodes[b, _Y0], nodes[b, _X1], nodes[b, _Y1], level, spans, done)
     return a, done
 

@@ -5,7 +5,7 @@ al., IEEE TIP 1998). Flooding from bright to dark (Nistér and Stewénius, ECCV 
 exactly once and needs no labels; its box and weight are extrema and sums over its pixels.
 
 - The contour area of a component is that of its filled form, so holes are filled first, once for all
-  thresholds: the filled value of a pixel is the lowest level over which it drains to the border of the map.
+  thresholds (`fcam.metrics.boxtree.fill_holes`).
 - A 2x2 window adds half a pixel when its third-brightest and another half when its darkest pixel appears, so
   those two pixels carry its weight.
 - A diagonal step only matters where both pixels beside it are darker than its ends; those few are marked.
@@ -35,8 +35,6 @@ class Workspace(NamedTuple):
 
     padded: np.ndarray
     """(size,) int16, the map."""
-    filled: np.ndarray
-    """(size,) int16, the map without holes."""
     marks: np.ndarray
     """(size,) uint8, weight in the low three bits, needed diagonals above."""
     base: np.ndarray
@@ -45,8 +43,6 @@ class Workspace(NamedTuple):
     """(257,) int32, where the next pixel of each bucket goes."""
     queue: np.ndarray
     """int32, visited pixels whose neighbours wait, by level."""
-    pits: np.ndarray
-    """(H W + 1,) int32, visited pixels below the level being flooded."""
     stack: np.ndarray
     """(258, 8) int32, open components from dark to bright."""
     nodes: np.ndarray
@@ -68,12 +64,10 @@ def workspace(height, width):
     size = (height + 2) << pitch_shift(width)
     return Workspace(
         np.full(size, -1, np.int16),
-        np.full(size, -1, np.int16),
         np.zeros(size, np.uint8),
         np.empty(LEVELS + 1, np.int32),
         np.empty(LEVELS + 1, np.int32),
         np.empty(height * width + LEVELS + 2, np.int32),
-        np.empty(height * width + 1, np.int32),
         np.empty((LEVELS + 2, 8), np.int32),
         np.empty((height * width + 1, 8), np.int32),
     )
@@ -88,45 +82,6 @@ def load(levels, padded):
         row = padded[((y + 1) << shift) + 1 :]
         for x in range(width):
             row[x] = levels[y, x]
-
-
-@njit(cache=True, nogil=True)
-def fill_holes(height, width, work):
-    """Raise every pixel of `padded` to the lowest level over which it drains, 4-connected, to the border.
-
-    Floods from the border inwards and from dark to bright; writes `filled`, empties `padded`.
-    """
-    shift = pitch_shift(width)
-    padded, filled, pits = work.padded, work.filled, work.pits
-    one = np.uint64(1)
-    pitch = one << np.uint64(shift)
-    _make_buckets(height, width, shift, padded, work)
-    for y in range(1, height + 1):
-        step = 1 if y == 1 or y == height else max(width - 1, 1)
-        for x in range(1, width + 1, step):
-            p = np.uint64((y << shift) + x)
-            _push(padded[p], p, work)
-            padded[p] = -1
-    waiting = 0
-    for level in range(LEVELS):
-        bucket = np.uint64(level)
-        while waiting > 0 or work.slot[bucket] > work.base[bucket]:
-            if waiting > 0:
-                waiting -= 1
-                p = np.uint64(pits[np.uint64(waiting)])
-            else:
-                p = _pop(level, work)
-            filled[p] = level
-            for k in range(4):
-                q = p + one if k == 0 else p - one if k == 1 else p + pitch if k == 2 else p - pitch
-                value = np.int64(padded[q])
-                padded[q] = -1
-                if value > level:
-                    _push(value, q, work)
-                else:
-                    # What lies lower drains over this level; what was seen before is written but not kept.
-                    pits[np.uint64(waiting)] = q
-                    waiting += value >= 0
 
 
 @njit(cache=True, nogil=True)
@@ -310,18 +265,15 @@ def _close(stack, top, level, nodes, n, box):
 
 @njit(cache=True, nogil=True)
 def sweep_largest(levels, exact, out):
+    """Write the boxes of the largest components of maps (B, H, W), without holes unless `exact`, to zeros `out`."""
     count, height, width = levels.shape
     work = workspace(height, width)
     area, winner = np.empty(LEVELS, np.int32), np.empty(LEVELS, np.int32)
     grow = 0 if exact else 1
     for i in range(count):
         load(levels[i], work.padded)
-        values = work.padded
-        if not exact:
-            values = work.filled
-            fill_holes(height, width, work)
-        mark(height, width, values, not exact, work.marks)
-        n = components(height, width, values, work)
+        mark(height, width, work.padded, not exact, work.marks)
+        n = components(height, width, work.padded, work)
         _rank(work.nodes[:n], exact, area, winner)
         for t in range(LEVELS):
             if winner[t] >= 0:

@@ -9,7 +9,7 @@ import numpy as np
 from numba import config
 
 from fcam.boxes import Convention, raise_for_values
-from fcam.metrics.boxtree import FINE, LEVELS, iou_of_boxes, sweep_all
+from fcam.metrics.boxtree import FINE, LEVELS, fill_holes, iou_of_boxes, sweep_all
 from fcam.metrics.maxtree import sweep_largest
 from fcam.metrics.ring import rules
 
@@ -25,19 +25,43 @@ def largest_boxes(levels: np.ndarray, convention: Convention = "reference") -> n
         (B, 256, 4) int32: entry t is the box of `levels > t`; without foreground 0, 0, 0, 0 ("reference") or
         the empty box 0, 0, -1, -1 ("exact").
     """
-    out = np.zeros((len(levels), LEVELS, 4), np.int32)
+    return _largest_boxes(levels, convention)[0]
+
+
+def _largest_boxes(maps: np.ndarray, convention: Convention) -> tuple[np.ndarray, np.ndarray]:
+    out = np.zeros((len(maps), LEVELS, 4), np.int32)
+    levels = np.empty(maps.shape, np.uint8)
+    top = np.zeros(len(maps), np.int32)
     exact = convention == "exact"
-    in_threads(lambda first, last: sweep_largest(levels[first:last], exact, out[first:last]), len(levels))
-    return out
+    scale, shift = _scale_and_shift(maps)
+    holes = None if exact else rules(shift, hole=True)
+
+    def work(a: int, b: int) -> None:
+        fill_holes(maps[a:b], scale, shift, holes, levels[a:b], top[a:b])
+        if (top[a:b] >= 0).all():
+            sweep_largest(levels[a:b], exact, out[a:b])
+
+    in_threads(work, len(maps))
+    if (top < 0).any():
+        raise_for_values(maps)
+    return out, top
 
 
 def best_iou_of_largest(
     levels: np.ndarray, boxes: np.ndarray, offsets: np.ndarray, convention: Convention = "reference"
 ) -> np.ndarray:
     """Return the best overlap of the largest contour with any true box, (B, 256); as `best_iou_of_all`."""
-    iou = np.empty((len(levels), LEVELS))
-    iou_of_boxes(largest_boxes(levels, convention), boxes, offsets, iou)
-    return iou
+    return sweep_largest_contour(levels, boxes, offsets, convention)[0]
+
+
+def sweep_largest_contour(
+    maps: np.ndarray, boxes: np.ndarray, offsets: np.ndarray, convention: Convention = "reference"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `best_iou_of_largest` does, and the highest level of each map; as `sweep_all_contours`."""
+    predicted, top = _largest_boxes(maps, convention)
+    iou = np.empty((len(maps), LEVELS))
+    iou_of_boxes(predicted, boxes, offsets, iou)
+    return iou, top
 
 
 def best_iou_of_all(
@@ -66,12 +90,11 @@ def sweep_all_contours(
     `maps` (B, H, W) are levels, uint8, or floating point in [0, 1], which takes less time. Raises `FcamError` for
     values outside.
     """
-    count, _, width = maps.shape
+    count = len(maps)
     iou = np.zeros((count, LEVELS))
     number = np.zeros((count, LEVELS), np.int32)
     top = np.zeros(count, np.int32)
-    scale = 256.0 if maps.dtype == np.uint8 else FINE
-    shift = (width + 1).bit_length()
+    scale, shift = _scale_and_shift(maps)
     how = shift, convention == "exact", rules(shift, hole=False), rules(shift, hole=True)
     in_threads(
         lambda a, b: sweep_all(
@@ -82,6 +105,11 @@ def sweep_all_contours(
     if (top < 0).any():
         raise_for_values(maps)
     return iou, number, top
+
+
+def _scale_and_shift(maps: np.ndarray) -> tuple[float, int]:
+    """Return what brings the values of maps to 256ths of a level, and the logarithm of the kernels' row pitch."""
+    return 256.0 if maps.dtype == np.uint8 else FINE, (maps.shape[2] + 1).bit_length()
 
 
 def in_threads(work: Callable[[int, int], object], count: int) -> None:
