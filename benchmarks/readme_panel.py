@@ -26,9 +26,7 @@ def main() -> None:
     rows, captions = [], []
     for name in NAMES:
         found = localizer(Image.fromarray(getattr(data, name)()))
-        rows.append(
-            draw.side_by_side(found.photo, found.baseline, found.cam, found.mask, found.boxes)
-        )
+        rows.append(draw.side_by_side(found.photo, found.baseline, found.cam, found.mask, found.boxes))
         captions.append(found.caption)
         print(f"{name}: {found.caption}, boxes {found.boxes.tolist()}, mask {found.mask.mean():.2f}")
     picture = draw.panel(rows, draw.ROW_TITLES, captions, HEIGHT)

@@ -118,7 +118,7 @@ def predict(arguments: list[str]) -> int:
     """write overlay, mask, heat map and boxes for photos"""
     from fcam.predict_command import PredictConfig, run_predict
 
-    return run_predict(_parse(PredictConfig, "predict", arguments, "fcam predict photos/ --model runs/cub10"))
+    return run_predict(_parse(PredictConfig, "predict", arguments, "fcam predict photos/"))
 
 
 def app(arguments: list[str]) -> int:
