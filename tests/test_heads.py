@@ -27,6 +27,20 @@ def top() -> Tensor:
     return torch.randn(2, 6, 7, 7, generator=torch.Generator().manual_seed(1))
 
 
+def test_the_scale_of_a_linear_head_is_a_temperature(top: Tensor) -> None:
+    plain, scaled = randomize(LinearHead(6, 4)), randomize(build_head("wgap", 6, 4, scale=3.5))
+    torch.testing.assert_close(scaled(top), 3.5 * plain(top))
+    torch.testing.assert_close(scaled.class_maps(top), 3.5 * plain.class_maps(top))
+    weight = scaled.linear_weight()
+    assert weight is not None
+    torch.testing.assert_close(top.mean((2, 3)) @ weight.T, scaled(top) - scaled(0 * top))
+    assert scaled.options() == {"scale": 3.5}
+    assert plain.options() == {}
+    for wrong in (0, -1, math.inf, math.nan, True, "2"):
+        with pytest.raises(FcamError, match="scale of a head"):
+            build_head("wgap", 6, 4, scale=wrong)
+
+
 def randomize(head: Head) -> Head:
     torch.manual_seed(2)
     for parameter in head.parameters():

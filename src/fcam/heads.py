@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fcam.errors import FcamError
+from fcam.errors import FcamError, shown
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -43,23 +44,34 @@ class Head(nn.Module):
 
 
 class LinearHead(Head):
-    """Global average pooling and one linear layer, "WGAP" in the authors' code (Zhou et al., CVPR 2016)."""
+    """Global average pooling and one linear layer, "WGAP" in the authors' code (Zhou et al., CVPR 2016).
+
+    Args:
+        scale: positive factor on the logits. An ImageNet layer on a network whose strides were removed ranks classes as
+            before, but is far less sure of them; a factor repairs its probabilities.
+    """
 
     name = "wgap"
 
-    def __init__(self, channels: int, num_classes: int) -> None:
+    def __init__(self, channels: int, num_classes: int, scale: float = 1.0) -> None:
         super().__init__(channels, num_classes)
+        if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+            raise FcamError(f"the scale of a head is {shown(scale)}; take a positive number")
         self.fc = _initialized(nn.Linear(channels, num_classes))
+        self.scale = float(scale)
+
+    def options(self) -> dict[str, Any]:
+        return {} if self.scale == 1 else {"scale": self.scale}
 
     def forward(self, top: Tensor) -> Tensor:
-        return self.fc(top.mean((2, 3)))
+        return self.scale * self.fc(top.mean((2, 3)))
 
     def linear_weight(self) -> Tensor:
-        return self.fc.weight
+        return self.fc.weight if self.scale == 1 else self.scale * self.fc.weight
 
     def class_maps(self, top: Tensor) -> Tensor:
-        """The CAM of every class, without the bias: sum over k of fc.weight[c, k] top[:, k]."""
-        return F.conv2d(top, self.fc.weight[:, :, None, None])
+        """The CAM of every class, without the bias: sum over k of weight[c, k] top[:, k]."""
+        return F.conv2d(top, self.linear_weight()[:, :, None, None])
 
 
 class _MapHead(Head):

@@ -17,6 +17,7 @@ from fcam.config import TrainConfig
 from fcam.data import EvalTransform, open_dataset
 from fcam.decoder import Decoder, decoder_channels
 from fcam.errors import FcamError, shown
+from fcam.heads import LinearHead
 from fcam.model import FCAM
 from fcam.registry import create_model
 
@@ -96,6 +97,8 @@ def _from_run(config: TrainConfig, classes: list[str]) -> FCAM:
         return FCAM(inner, Decoder(inner.backbone.channels, widths), classes=classes)
     model = _named(config, classes, pretrained=False)
     model.classifier.load_state_dict(inner.state_dict())
+    if isinstance(inner.head, LinearHead) and isinstance(model.classifier.head, LinearHead):
+        model.classifier.head.scale = inner.head.scale
     return model
 
 
