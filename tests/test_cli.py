@@ -68,7 +68,8 @@ def test_data_check_of_a_drawn_set(drawn_set, capsys):
 def test_evaluate_a_run_then_its_saved_maps(tiny_run, drawn_set, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     maps, out = tmp_path / "maps", tmp_path / "direct.json"
-    arguments = ["evaluate", str(tiny_run), "--out", str(out), "--save-maps", str(maps), "--workers", "0"]
+    arguments = ["evaluate", str(tiny_run), "--out", str(out), "--save-maps", str(maps)]
+    arguments += ["--map-type", "float32", "--workers", "0"]
     assert main(arguments) == 0
     direct = json.loads(out.read_text())
     assert direct["maps"] == json.loads((tiny_run / "metrics.json").read_text())["maps"]
@@ -76,9 +77,13 @@ def test_evaluate_a_run_then_its_saved_maps(tiny_run, drawn_set, tmp_path, monke
     assert main(again) == 0
     stored = json.loads((tmp_path / "metrics.json").read_text())
     assert stored["images"] == direct["images"]
-    # float16 moves a value by at most 2^-11, less than a grey level.
-    for name in ("max_box_acc_v2",):
-        assert stored["maps"]["cam"][name] == pytest.approx(direct["maps"]["fcam"][name], abs=12.6)
+    for name in ("max_box_acc", "max_box_acc_v2"):
+        assert stored["maps"]["cam"][name] == direct["maps"]["fcam"][name]
+
+
+def test_a_model_of_other_classes_is_not_evaluated(tiny_run, shared, capsys):
+    assert main(["evaluate", str(tiny_run), "--data", str(shared / "data/cub10")]) == 2
+    assert "has 10, so its labels mean other classes" in capsys.readouterr().err
 
 
 def test_two_processes_give_the_numbers_of_one(tiny_run, tmp_path):

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Subset
 from fcam.cams import center_gaussian, normalize
 from fcam.config import Precision
 from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset, splits
-from fcam.map_files import write_maps
+from fcam.map_files import MapType, write_maps
 from fcam.model import FCAM
 from fcam.precision import autocast
 from fcam.progress import epoch_bar
@@ -76,6 +76,7 @@ def evaluate_split(
     workers: int = 2,
     seed: int = 0,
     save_maps: Path | None = None,
+    map_type: MapType = "float16",
     title: str = "evaluate",
 ) -> Scorecard:
     """Score every image of a split; under several processes each takes its share and the states are summed.
@@ -83,6 +84,7 @@ def evaluate_split(
     Args:
         dataset: opened with `localization=True` and an `EvalTransform`.
         save_maps: folder for one `.npy` per image and kind, in wsolevaluation's layout.
+        map_type: number format of these files; float32 scores exactly as the model does.
 
     Returns:
         the scorecard of the whole split, the same on every process.
@@ -109,7 +111,7 @@ def evaluate_split(
                 maps, logits = score_maps(model, images, labels, kinds, method, variant, generator)
             card.update(maps, logits, batch)
             if save_maps is not None:
-                write_maps(save_maps, maps, batch["image_id"])
+                write_maps(save_maps, maps, batch["image_id"], map_type)
             bar.advance(len(images))
     model.train(was_training)
     return card

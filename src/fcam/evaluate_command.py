@@ -15,9 +15,10 @@ from tyro.conf import Positional
 from fcam import files, scores
 from fcam.checkpoint import resolve
 from fcam.config import Precision
+from fcam.data import open_dataset
 from fcam.errors import FcamError
 from fcam.evaluate import evaluate
-from fcam.map_files import evaluate_map_files
+from fcam.map_files import MapType, evaluate_map_files
 from fcam.model import FCAM
 from fcam.progress import say
 from fcam.run import load_config
@@ -44,7 +45,7 @@ class EvaluateConfig:
     method: str = ""
     """CAM method that stands beside F-CAM; default: the one of training."""
     save_maps: Path | None = None
-    """Folder for one .npy per image and kind of map, float16, in wsolevaluation's layout."""
+    """Folder for one .npy per image and kind of map, in wsolevaluation's layout."""
     maps: Path | None = None
     """Folder of .npy heat maps, one per image id, to score instead of a model."""
     metadata: Path | None = None
@@ -57,6 +58,8 @@ class EvaluateConfig:
     """Side that images are resized to; default: the one of training, or 224."""
     classifier: str = ""
     """module.path:factory that builds the classifier, for a model made from your own code."""
+    map_type: MapType = "float16"
+    """Number format of --save-maps; float32 is scored exactly as the model is, at twice the size."""
 
 
 def run_evaluate(config: EvaluateConfig) -> int:
@@ -84,6 +87,12 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
     if not data:
         raise FcamError(f"{config.model} does not say which data set to score; add --data ROOT")
     model = FCAM.from_pretrained(resolve(config.model), config.classifier or None).to(PartialState().device)
+    known, wanted = model.classifier.num_classes, len(open_dataset(data, config.split).classes)
+    if known != wanted:
+        raise FcamError(
+            f"{config.model} knows {known} classes and {data} has {wanted}, so its labels mean other classes; "
+            f"evaluate a model of these classes: fcam train folder-lite0-cam --data {data} makes one"
+        )
     training = model.metadata.get("training") or {}
     report = evaluate(
         model,
@@ -97,6 +106,7 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
         workers=config.workers,
         seed=int(training.get("seed", 0)),
         save_maps=config.save_maps,
+        map_type=config.map_type,
     )
     name = "metrics.json" if config.split == "test" else f"metrics-{config.split}.json"
     return report, config.out or (folder / name if is_run else Path(name))

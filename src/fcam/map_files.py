@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,12 +17,16 @@ from fcam.data.transforms import EvalTransform, Geometry
 from fcam.errors import FcamError, cut
 from fcam.scores import MapScores, report_of_maps
 
+MapType = Literal["float16", "float32"]
 
-def write_maps(folder: Path, maps: dict[str, Tensor], image_ids: list[str]) -> None:
-    """Write `<folder>/<kind>/<image id>.npy` for a batch: float16, (H, W), in [0, 1]."""
+
+def write_maps(
+    folder: Path, maps: dict[str, Tensor], image_ids: list[str], dtype: MapType = "float16"
+) -> None:
+    """Write `<folder>/<kind>/<image id>.npy` for a batch: `dtype`, (H, W), in [0, 1]."""
     for kind, batch in maps.items():
         for image_id, array in zip(image_ids, batch.cpu().numpy(), strict=True):
-            files.write_array(folder / kind / f"{image_id}.npy", array.astype(np.float16))
+            files.write_array(folder / kind / f"{image_id}.npy", array.astype(dtype))
 
 
 def evaluate_map_files(maps: Path, metadata: Path | None, split: str, data: str = "") -> dict[str, Any]:
