@@ -28,6 +28,8 @@ from fcam.run import load_config
 from fcam.seeds import foreground_region
 
 KINDS = ("cam", "fcam", "center")
+COMBINED = ("product", "mean")
+"""Of CAM and F-CAM, S · C and (S + C) / 2."""
 GRID = threshold_grid(1000)
 SHARES = ((0.0, 0.1), (0.1, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.01))
 
@@ -36,8 +38,11 @@ SHARES = ((0.0, 0.1), (0.1, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.01))
 class Seen:
     """What is kept of every image; lists run over the images of the split."""
 
-    iou: dict[str, list[np.ndarray]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    iou: dict[str, list[np.ndarray]] = field(
+        default_factory=lambda: {kind: [] for kind in (*KINDS, *COMBINED)}
+    )
     predicted: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    area: list[float] = field(default_factory=list)
     share: list[float] = field(default_factory=list)
     objects: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -83,12 +88,14 @@ def look(run: Path, data: Path, split: str) -> tuple[Seen, SeedConfig, list[str]
         images = batch["image"].float().div_(255)
         maps, _ = score_maps(model, images, batch["label"], KINDS, config.method, config.variant)
         height, width = images.shape[-2:]
-        for kind in KINDS:
+        maps |= {"product": maps["cam"] * maps["fcam"], "mean": (maps["cam"] + maps["fcam"]) / 2}
+        for kind in (*KINDS, *COMBINED):
             seen.iou[kind].extend(best_iou(maps[kind], batch["boxes"], GRID))
         for i, true_boxes in enumerate(batch["boxes"]):
             truth = inside(true_boxes, height, width)
             sides = (true_boxes[:, 2:] - true_boxes[:, :2] + 1).double()
             seen.share.append(float(sides.prod(1).max()) / (height * width))
+            seen.area.append(float((maps["cam"][i] > 0.3).float().mean()))
             seen.objects.append(len(true_boxes))
             seen.labels.append(int(batch["label"][i]))
             note_seeds(seen, maps["cam"][i], truth, config.seeds)
@@ -142,6 +149,21 @@ def seed_table(seen: Seen, seeds: SeedConfig) -> str:
     return "\n".join(lines)
 
 
+def combined(seen: Seen) -> str:
+    """Box accuracy at three overlaps of both maps and of their combinations, each at its own best threshold."""
+    lines = ["| map | 0.3 | 0.5 | 0.7 |", "|---|--:|--:|--:|"]
+    for kind in ("cam", "fcam", *COMBINED):
+        best = [100 * (np.stack(seen.iou[kind]) >= iou).mean(0).max() for iou in (0.3, 0.5, 0.7)]
+        lines.append(f"| {kind} | " + " | ".join(f"{value:.1f}" for value in best) + " |")
+    return "\n".join(lines)
+
+
+def rank_correlation(a: list[float], b: list[float]) -> float:
+    """Spearman's, without ties."""
+    ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
 def main() -> None:
     """Look, and print."""
     parser = argparse.ArgumentParser(
@@ -163,6 +185,10 @@ def main() -> None:
     print(grouped(seen, ["1", "2", "3 and more"], lambda i: np.minimum(objects, 3) == i + 1))
     print("\nBy class:\n")
     print(grouped(seen, classes, lambda i: np.array(seen.labels) == i))
+    print("\nBoth maps together:\n")
+    print(combined(seen))
+    rho = rank_correlation(seen.area, seen.share)
+    print(f"\nRank correlation of the CAM's area above 0.3 with the size of the largest object: {rho:.2f}")
     print("\nSeeds:\n")
     print(seed_table(seen, seeds))
     quartiles = {"true": share} | {kind: np.array(seen.predicted[kind]) for kind in ("cam", "fcam")}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,9 +29,6 @@ from fcam.export import export_onnx, export_torch
 from fcam.export_check import OUTPUTS, check
 from fcam.export_graph import pool
 from fcam.model import FCAM, foreground
-
-ort = pytest.importorskip("onnxruntime")
-pytest.importorskip("onnxscript")
 
 SIZES = [(1, 64, 64), (3, 47, 90), (2, 33, 160)]
 

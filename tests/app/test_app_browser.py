@@ -29,7 +29,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver = shutil.which("chromedriver")
     if program is None or driver is None:
         pytest.skip("no browser is installed: chromium and chromedriver are looked for")
-    pytest.importorskip("gradio")
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

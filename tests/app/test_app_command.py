@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,6 @@ from fcam.errors import FcamError
 def test_mistakes_end_in_one_sentence_before_anything_is_served(
     arguments: list[str], words: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if find_spec("gradio") is None:
-        pytest.skip("gradio is not installed")
     named = {"MODEL": model, "EMPTY": str(tmp_path)}
     if "--port" not in arguments:
         arguments = [*arguments, "--port", str(free_port())]
