@@ -161,7 +161,7 @@ def combined(seen: Seen) -> str:
 def rank_correlation(a: list[float], b: list[float]) -> float:
     """Spearman's, without ties."""
     ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
-    return float(np.corrcoef(np.stack(ranks))[0, 1])
+    return float(torch.corrcoef(torch.from_numpy(np.stack(ranks)).double())[0, 1])
 
 
 def main() -> None:
