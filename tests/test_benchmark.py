@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 import torch
 
-from fcam.benchmark import published
+from fcam.benchmark import published, timing
 from fcam.benchmark.pictures import drawn, pictures
 from fcam.benchmark.report import as_markdown, tables
 from fcam.benchmark.runtime import TITLES, build, measure_runtime
@@ -142,16 +141,19 @@ def test_a_gpu_that_is_not_there(monkeypatch):
         pick_device("cuda")
 
 
-def test_ratios_are_taken_within_a_round():
-    rounds = iter(range(100))
+def test_ratios_are_taken_within_a_round(monkeypatch):
+    now = 0.0  # a clock of our own: nothing here depends on how busy the machine is
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now)
+    calls = 0
 
-    def slower() -> None:  # the machine slows down from round to round
-        time.sleep(0.004 * (1 + next(rounds) // 2))
+    def takes(share: float) -> None:  # the machine slows down from round to round
+        nonlocal now, calls
+        now += share * (1 + calls // 2)
+        calls += 1
 
-    timed = side_by_side({"plain": slower, "same": slower}, "plain", CPU, 5, 0)
-    assert timed["plain"][1] == 1
-    assert timed["same"][1] == pytest.approx(1, abs=0.3)
-    assert timed["same"][0].high > 1.5 * timed["same"][0].low
+    timed = side_by_side({"plain": lambda: takes(1), "double": lambda: takes(2)}, "plain", CPU, 5, 0)
+    assert timed["plain"] == (Spread(3e3, 2e3, 4e3, 5), 1)
+    assert timed["double"] == (Spread(6e3, 4e3, 8e3, 5), 2)
 
 
 def test_spread_and_union_of_spans():
