@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fcam.cli import main
 from fcam.convert import convert
 from fcam.errors import FcamError
+from fcam.heads import MapHead
 from fcam.model import FCAM
 from fcam.registry import create_model
 
@@ -88,6 +90,51 @@ def test_whole_model_file_is_cut_at_its_prefixes(models: dict, tmp_path: Path) -
     state |= {f"classification_head.{k}": v for k, v in model.classifier.head.state_dict().items()}
     torch.save(state, tmp_path / "model.pt")
     assert equal(convert(tmp_path / "model.pt").classifier, model.classifier)
+
+
+HEADS = [
+    ("gap", {"background": True}, "conv"),
+    ("maxpool", {}, "conv"),
+    ("logsumexp", {"background": True}, "conv"),
+    ("wildcat", {"background": True, "modalities": 2}, "to_modalities"),
+]
+
+
+@pytest.mark.parametrize(("head", "options", "layer"), HEADS)
+def test_heads_that_pool_class_maps(tmp_path: Path, head: str, options: dict, layer: str) -> None:
+    torch.manual_seed(1)
+    own = options | ({"variant": "reference"} if head == "wildcat" else {})
+    model = create_model("resnet50", CLASSES, pretrained=False, head=head, head_options=own).eval()
+    pool = model.classifier.head
+    assert isinstance(pool, MapHead)
+    assert pool.conv.bias is not None
+    torch.nn.init.normal_(pool.conv.bias)
+    folder = write_fcam_wsol(model, tmp_path / "stage1", head=False, decoder=False)
+    conv = pool.conv.state_dict()
+    torch.save({f"{layer}.{key}": value for key, value in conv.items()}, folder / "classification_head.pt")
+    with pytest.raises(FcamError, match="gap, maxpool, logsumexp, wildcat"):
+        convert(folder)
+    arguments = ["convert", str(folder), "--out", str(tmp_path / "ours"), "--head", head]
+    arguments += ["--background"] * ("background" in options)
+    if "modalities" in options:
+        with pytest.raises(FcamError, match="5 for each class"):
+            convert(folder, head=head, head_options={"background": True})
+        arguments += ["--modalities", str(options["modalities"])]
+    assert main(arguments) == 0
+    again = FCAM.from_pretrained(tmp_path / "ours")
+    images = torch.rand(2, 3, 64, 64)
+    expected = model.classifier(images)
+    got = again.classifier(images)
+    torch.testing.assert_close(got.logits, expected.logits)
+    maps = pool.class_maps(expected.features[-1])
+    torch.testing.assert_close(again.classifier.head.class_maps(got.features[-1]), maps)
+
+
+def test_options_of_a_head_that_is_not_there(models: dict, tmp_path: Path, capsys) -> None:
+    folder = write_fcam_wsol(models["resnet50"], tmp_path / "stage1", decoder=False)
+    assert main(["convert", str(folder), "--out", str(tmp_path / "ours"), "--background"]) != 0
+    assert "wgap" in capsys.readouterr().err
+    assert not (tmp_path / "ours").exists()
 
 
 class Evil:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional
 
@@ -240,6 +240,12 @@ class Convert:
     """Model folder to write."""
     classifier: Path | None = None
     """Folder with the classification head, where the source has none."""
+    head: Literal["gap", "maxpool", "logsumexp", "wildcat"] | None = None
+    """Pooling of a head that pools class maps, which no checkpoint says; left off for the linear head of the paper."""
+    background: bool = False
+    """With --head: one map more than classes, the first, is the background's."""
+    modalities: int | None = None
+    """With --head wildcat: maps per class, where they are not 5."""
 
 
 def convert(arguments: list[str]) -> int:
@@ -249,7 +255,10 @@ def convert(arguments: list[str]) -> int:
     )
     from fcam.convert import convert as read
 
-    read(config.source, config.out, classifier=config.classifier)
+    options: dict[str, Any] = {"background": True} if config.background else {}
+    if config.modalities is not None:
+        options["modalities"] = config.modalities
+    read(config.source, config.out, classifier=config.classifier, head=config.head, head_options=options)
     print(f"model in {config.out}")
     return 0
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fcam.backbones.weights import load_checked, read_weights
 from fcam.errors import FcamError
+from fcam.heads import HEADS, LinearHead, MapHead, build_head
 from fcam.model import FCAM
 from fcam.registry import create_model
 
@@ -31,6 +33,8 @@ def convert(
     classifier: str | Path | None = None,
     output_stride: int = 8,
     classes: list[str] | None = None,
+    head: str | None = None,
+    head_options: Mapping[str, Any] | None = None,
 ) -> FCAM:
     """Read a checkpoint of wsolevaluation or fcam-wsol as an FCAM model in eval mode, and save it.
 
@@ -42,6 +46,10 @@ def convert(
         classifier: the folder of fcam-wsol's stage 1, for stage-2 folders, which hold no classification head.
         output_stride: 8 for the 28x28 maps of both codes, 16 for wsolevaluation's ResNet50 without large maps.
         classes: class names in label order.
+        head: pooling head, for fcam-wsol's heads that pool class maps: the file does not tell "gap", "maxpool",
+            "logsumexp" and "wildcat" apart. None reads the linear head of all methods in the paper's tables.
+        head_options: what the file does not tell either: `background`, and where the run changed them `modalities`
+            and the head's other numbers; WILDCAT keeps the arithmetic it was trained with (`variant` "reference").
 
     Where there is no decoder, ours stays random and `model.metadata["decoder_trained"]` is False. The InceptionV3
     of wsolevaluation pads two convolutions less than fcam-wsol's, whose form this is: maps shift a little.
@@ -51,11 +59,16 @@ def convert(
     parts = _read(Path(source), Path(classifier) if classifier is not None else None)
     name = _architecture(parts["encoder"], source)
     encoder = _encoder_keys(parts["encoder"], name)
-    head = _head_keys(parts["classification_head"], source)
+    layer = _head_layer(parts["classification_head"], source)
+    kind = head or _head_kind(parts["classification_head"], source)
+    options = ({"variant": "reference"} if kind == "wildcat" else {}) | dict(head_options or {})
+    num_classes = _num_classes(len(layer["weight"]), kind, options, source)
     with torch.random.fork_rng(devices=[]):
-        model = create_model(name, len(head["fc.weight"]), False, output_stride, classes=classes)
+        model = create_model(
+            name, num_classes, False, output_stride, head=kind, head_options=options, classes=classes
+        )
     load_checked(model.classifier.backbone, encoder, f"{source} (encoder)")
-    load_checked(model.classifier.head, head, f"{source} (classification head)")
+    load_checked(model.classifier.head, _head_keys(layer, kind), f"{source} (classification head)")
     trained = "decoder" in parts and "segmentation_head" in parts
     if trained:
         decoder = parts["decoder"] | {
@@ -129,18 +142,48 @@ def _encoder_keys(encoder: Mapping[str, Tensor], name: str) -> State:
     return own
 
 
-def _head_keys(head: Mapping[str, Tensor], source: str | Path) -> State:
-    """The linear head; a 1x1 convolution before average pooling is the same function."""
-    weights = [value for key, value in head.items() if key.endswith("weight")]
-    biases = [value for key, value in head.items() if key.endswith("bias")]
-    if len(weights) != 1 or len(biases) != 1 or len(head) != 2 or weights[0].dim() not in (2, 4):
+def _head_layer(head: Mapping[str, Tensor], source: str | Path) -> State:
+    """Weight and bias of the head's only layer, whatever it is called."""
+    found = {kind: [v for key, v in head.items() if key.endswith(kind)] for kind in ("weight", "bias")}
+    if len(head) != 2 or any(len(values) != 1 for values in found.values()):
         raise FcamError(
             f"{source}: the classification head has {', '.join(head) or 'no keys'}; one layer was expected"
         )
-    if weights[0].dim() == 4 and any(key.startswith("conv") for key in head):
-        raise FcamError(f"{source} pools class maps ({', '.join(head)}); only its WGAP heads can be read")
-    if tuple(weights[0].shape[2:]) not in ((), (1, 1)):
+    layer = {kind: values[0] for kind, values in found.items()}
+    if layer["weight"].dim() < 2 or tuple(layer["weight"].shape[2:]) not in ((), (1, 1)):
         raise FcamError(
-            f"{source}: the classification head has shape {tuple(weights[0].shape)}; 1x1 was expected"
+            f"{source}: the classification head has shape {tuple(layer['weight'].shape)}; 1x1 was expected"
         )
-    return {"fc.weight": weights[0].flatten(1), "fc.bias": biases[0]}
+    return layer
+
+
+def _head_kind(head: Mapping[str, Tensor], source: str | Path) -> str:
+    """The linear head; a convolution before wsolevaluation's average pooling is the same function."""
+    if all(value.dim() <= 2 or key.startswith("SPG_A4.") for key, value in head.items()):
+        return LinearHead.name
+    kinds = ", ".join(name for name in HEADS if name != LinearHead.name)
+    raise FcamError(
+        f"{source} pools class maps ({', '.join(head)}), and the file does not say how; name the head it was "
+        f"trained with: {kinds}"
+    )
+
+
+def _num_classes(rows: int, kind: str, options: Mapping[str, Any], source: str | Path) -> int:
+    """Number of classes behind `rows` outputs of the head's layer."""
+    if kind not in HEADS or kind == LinearHead.name:
+        return rows
+    probe = build_head(kind, 1, 1, **options)
+    assert isinstance(probe, MapHead)
+    classes, rest = divmod(rows, probe.maps_per_class)
+    if rest or classes <= probe.background:
+        raise FcamError(
+            f"{source}: the classification head has {rows} maps, which are not {probe.maps_per_class} for each class"
+            f"{' and the background' if probe.background else ''}; check the options of the head {kind!r}"
+        )
+    return classes - probe.background
+
+
+def _head_keys(layer: State, kind: str) -> State:
+    rows = layer["weight"].flatten(1)
+    name, weight = ("fc", rows) if kind == LinearHead.name else ("conv", rows[:, :, None, None])
+    return {f"{name}.weight": weight, f"{name}.bias": layer["bias"]}

@@ -74,7 +74,7 @@ class LinearHead(Head):
         return F.conv2d(top, self.linear_weight()[:, :, None, None])
 
 
-class _MapHead(Head):
+class MapHead(Head):
     """A head that pools class maps M, the output of a 1x1 convolution.
 
     With `background` there is one more map, at index 0, whose logit and map are left out of the results.
@@ -105,7 +105,7 @@ class _MapHead(Head):
         raise NotImplementedError
 
 
-class GAPHead(_MapHead):
+class GAPHead(MapHead):
     """Average pooling of class maps."""
 
     name = "gap"
@@ -117,7 +117,7 @@ class GAPHead(_MapHead):
         return maps.mean(2)
 
 
-class MaxPoolHead(_MapHead):
+class MaxPoolHead(MapHead):
     """Maximum of class maps (Oquab et al., CVPR 2015)."""
 
     name = "maxpool"
@@ -126,7 +126,7 @@ class MaxPoolHead(_MapHead):
         return maps.amax(2)
 
 
-class LogSumExpHead(_MapHead):
+class LogSumExpHead(MapHead):
     """Log-sum-exp of class maps, (1/r) log mean exp(r M), between mean and maximum (Pinheiro, CVPR 2015)."""
 
     name = "logsumexp"
@@ -145,7 +145,7 @@ class LogSumExpHead(_MapHead):
         return (top + ((maps - top) * self.r).exp().mean(2, keepdim=True).log() / self.r).squeeze(2)
 
 
-class WildCatHead(_MapHead):
+class WildCatHead(MapHead):
     """Mean of the highest activations plus alpha times that of the lowest, halved (Durand et al., CVPR 2017).
 
     Each class has `modalities` maps, averaged first. `kmax` and `kmin` are shares of the map below 1 (1.0 is
