@@ -159,14 +159,36 @@ def test_huge_images_are_refused_before_decoding(tmp_path: Path) -> None:
     (tmp_path / "bomb.png").write_bytes(
         small[:12] + header + struct.pack(">I", zlib.crc32(header)) + small[33:]
     )
-    with pytest.raises(
-        ImageError, match=r"20000x20000.*limit of 100000000.*raise --max-megapixels .in Python max_pixels."
-    ):
+    refused = r"20000x20000.*limit of 100000000.*raise --max-megapixels .in Python max_pixels; .*FCAM_MAX_MEGAPIXELS"
+    with pytest.raises(ImageError, match=refused):
         open_image(tmp_path / "bomb.png")
     with pytest.raises(ImageError, match="600 pixels"):
         open_image(tmp_path / "small.png", max_pixels=599)
     assert open_image(tmp_path / "small.png", max_pixels=600).size == (30, 20)
     assert Image.MAX_IMAGE_PIXELS is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("0.0005", "600 pixels, above the limit of 500"),
+        ("1", None),
+        ("-3", "FCAM_MAX_MEGAPIXELS is '-3'"),
+        ("many", "is 'many'"),
+    ],
+)
+def test_the_environment_sets_the_limit_of_data_sets(tmp_path: Path, value: str, says: str | None) -> None:
+    for split in ("train", "val", "test"):
+        for k, name in enumerate(("a", "b")):
+            (tmp_path / split / name).mkdir(parents=True)
+            grey = (40 * k, 10 * len(split), 90)
+            Image.new("RGB", (30, 20), grey).save(tmp_path / split / name / "photo.png")
+    command = [sys.executable, "-m", "fcam", "data", "check", str(tmp_path)]
+    environment = os.environ | {"FCAM_MAX_MEGAPIXELS": value}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == (0 if says is None else 1 if says.startswith("600") else 2)
+    assert "Traceback" not in done.stderr
+    assert says is None or says in " ".join((done.stdout + done.stderr).split())
 
 
 def test_raised_limit_outgrows_pillows_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import stat
 import threading
@@ -14,10 +15,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from fcam.errors import FcamError, cut
+from fcam.errors import FcamError, cut, shown
 
-MAX_PIXELS = 100_000_000
-"""Images above this many pixels are refused before they are decoded (300 MB as RGB)."""
+LIMIT = "FCAM_MAX_MEGAPIXELS"
+"""Environment variable with the limit of one process and all its workers."""
+
+
+def _max_pixels() -> int:
+    text = os.environ.get(LIMIT, "100")
+    try:
+        megapixels = float(text)
+    except ValueError:
+        megapixels = math.nan
+    if not 0 < megapixels < math.inf:
+        raise FcamError(
+            f"the environment variable {LIMIT} is {shown(text)}; set it to a number of megapixels, or unset it"
+        )
+    return math.floor(1e6 * megapixels)
+
+
+MAX_PIXELS = _max_pixels()
+"""Images above this many pixels are refused before they are decoded (300 MB as RGB at the 100 megapixels of the default)."""
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif"}
@@ -237,7 +255,8 @@ def _opened(path: str | os.PathLike[str], max_pixels: int | None) -> Iterator[Im
                 raise _refusal(
                     path,
                     f"it is {image.width}x{image.height} = {pixels} pixels, above the limit of {max_pixels}; "
-                    "raise --max-megapixels (in Python max_pixels) if you trust the file",
+                    f"raise --max-megapixels (in Python max_pixels; for data sets {LIMIT} in the environment) "
+                    "if you trust the file",
                 )
             yield image
 
