@@ -1,4 +1,4 @@
-"""Train and evaluate F-CAM on the four small photo sets, several seeds, and write docs/results.md.
+"""Train and evaluate F-CAM on the four small photo sets, several seeds, and fill in docs/results.md.
 
     python benchmarks/photo_sets.py --data ../shared/data --out runs/photo_sets
     python benchmarks/photo_sets.py --data ... --out ... --sets cub10 --seeds 0 1 2
@@ -51,10 +51,15 @@ def is_of(config: TrainConfig) -> bool:
     return all(then[name] == now[name] for name in now if name not in free)
 
 
-def number(metrics: dict[str, Any], kind: str, metric: str) -> float:
-    """One percentage of a metrics.json."""
-    value = metrics["maps"][kind][metric]
+def number(map: dict[str, Any], metric: str) -> float:
+    """One percentage of one kind of map of a metrics.json."""
+    value = map[metric]
     return value["0.5"] if isinstance(value, dict) else value
+
+
+def reports(configs: Sequence[TrainConfig]) -> list[dict[str, Any]]:
+    """The metrics.json of those runs."""
+    return [json.loads((Path(c.out) / "metrics.json").read_text(encoding="utf-8")) for c in configs]
 
 
 def spread(values: Sequence[float]) -> str:
@@ -66,13 +71,23 @@ def spread(values: Sequence[float]) -> str:
 def row(data_set: str, method: str, configs: Sequence[TrainConfig]) -> str:
     """One line of the table."""
     metric = HEADLINE[data_set]
-    reports = [json.loads((Path(c.out) / "metrics.json").read_text(encoding="utf-8")) for c in configs]
-    cam, fcam = ([number(r, kind, metric) for r in reports] for kind in ("cam", "fcam"))
+    found = reports(configs)
+    cam, fcam = ([number(r["maps"][kind], metric) for r in found] for kind in ("cam", "fcam"))
     gain = spread([b - a for a, b in zip(cam, fcam, strict=True)])
-    top1 = spread([r["classification"]["top1"] for r in reports])
+    top1 = spread([r["classification"]["top1"] for r in found])
     minutes = statistics.fmean(sum(e["seconds"] for e in log(c)) / 60 for c in configs)
     seeds = ", ".join(str(c.seed) for c in configs)
     cells = [data_set, method, NAMES[metric], spread(cam), spread(fcam), gain, top1, seeds, f"{minutes:.0f}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def threshold_row(data_set: str, configs: Sequence[TrainConfig]) -> str:
+    """One line of the table of thresholds: MaxBoxAcc at the best one of `test`, and at the best one of `val`."""
+    cells = [data_set]
+    for kind in ("cam", "fcam"):
+        maps = [r["maps"][kind] for r in reports(configs)]
+        for own in (maps, [m["transferred"] for m in maps]):
+            cells.append(f"{statistics.fmean(number(m, 'max_box_acc') for m in own):.1f}")
     return "| " + " | ".join(cells) + " |"
 
 
@@ -81,10 +96,20 @@ def log(config: TrainConfig) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (Path(config.out) / "log.jsonl").read_text().splitlines()]
 
 
-def table(rows: Sequence[str]) -> str:
-    """The Markdown table."""
-    head = ["set", "CAM method", "metric", "CAM", "F-CAM", "gain", "top-1", "seeds", "minutes of training"]
+HEAD = ("set", "CAM method", "metric", "CAM", "F-CAM", "gain", "top-1", "seeds", "minutes of training")
+THRESHOLD_HEAD = ("set", "CAM, best", "CAM, from val", "F-CAM, best", "F-CAM, from val")
+
+
+def table(head: Sequence[str], rows: Sequence[str]) -> str:
+    """A Markdown table."""
     return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *rows])
+
+
+def insert(mark: str, text: str) -> None:
+    """Put `text` where docs/results.md has `<!-- mark -->`."""
+    before, _, rest = RESULTS.read_text(encoding="utf-8").partition(f"<!-- {mark} -->")
+    after = rest.partition("<!-- end -->")[2]
+    files.write_text(RESULTS, f"{before}<!-- {mark} -->\n{text}\n<!-- end -->{after}")
 
 
 def main() -> None:
@@ -99,7 +124,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--table-only", action="store_true", help="only collect what is finished")
     arguments = parser.parse_args()
-    rows = []
+    rows, thresholds = [], []
     for data_set in arguments.sets:
         for method in arguments.methods:
             configs = [settings(data_set, method, s, arguments.data, arguments.out) for s in arguments.seeds]
@@ -111,12 +136,11 @@ def main() -> None:
                         print(f"{config.out}: {error}")
             done = [config for config in configs if is_of(config)]
             rows += [row(data_set, method, done)] if done else []
-    print(table(rows))
+            thresholds += [threshold_row(data_set, done)] if done and method == "cam" else []
+    print(table(HEAD, rows))
     if RESULTS.exists() and rows:
-        text = RESULTS.read_text(encoding="utf-8")
-        before, _, rest = text.partition("<!-- photo_sets -->")
-        _, _, after = rest.partition("<!-- end -->")
-        files.write_text(RESULTS, f"{before}<!-- photo_sets -->\n{table(rows)}\n<!-- end -->{after}")
+        insert("photo_sets", table(HEAD, rows))
+        insert("transferred", table(THRESHOLD_HEAD, thresholds))
 
 
 if __name__ == "__main__":
