@@ -230,12 +230,86 @@ class BranchingBlock(nn.Module):
         ),
         (Branching(), "cannot be followed"),
         (nn.Conv2d(3, 8, 3), "scores of shape"),
-        (nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.Flatten(), nn.Linear(9, 3)), "image_size"),
+        (nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.Flatten(), nn.Linear(9, 3)), "image_size"),
+        (
+            nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.Flatten(), nn.Linear(9, 3)),
+            "takes 1 channels.*wrap it",
+        ),
+        (nn.Sequential(nn.LazyConv2d(8, 3), nn.Flatten(), nn.LazyLinear(3)), "cannot be copied"),
+        (nn.Sequential(nn.Conv2d(3, 8, 3, device="meta"), nn.Flatten(), nn.Linear(9, 3)), "meta device"),
+        (torch.ao.quantization.quantize_dynamic(OwnCNN(), {nn.Linear}), "quantised.*float model"),
+        (OwnCNN().state_dict(), "must be a torch module, got OrderedDict"),
+        (None, "must be a torch module, got NoneType"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_a_sentence(model: nn.Module, words: str) -> None:
     with pytest.raises(fcam.FcamError, match=words):
         attach(model, image_size=SIDE)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mean": 0.5, "std": 0.5}, "three numbers each"),
+        ({"mean": "imagenet", "std": "imagenet"}, "three numbers each"),
+        ({"mean": (123.7, 116.3, 103.5), "std": (58.4, 57.1, 57.4)}, "divide those for 8-bit images by 255"),
+        ({"image_size": (64, 64)}, r"image_size is \(64, 64\)"),
+        ({"image_size": 0}, "image_size is 0"),
+        ({"level": [1, 2]}, "name layers by their paths"),
+    ],
+)
+def test_wrong_arguments_are_named(options: dict, words: str) -> None:
+    with pytest.raises(fcam.FcamError, match=words):
+        attach(OwnCNN(), **{"image_size": SIDE, **options})
+
+
+class Several(OwnCNN):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> object:
+        logits = super().forward(x)
+        return {"tuple": (logits, logits * 2), "list": [logits], "dict": {"out": logits, "aux": x}}[self.kind]
+
+
+@pytest.mark.parametrize("kind", ["tuple", "list", "dict"])
+def test_the_first_of_several_outputs_are_the_scores(kind: str, images: Tensor) -> None:
+    yours = Several(kind).eval()
+    model = attach(yours, image_size=SIDE).eval()
+    torch.testing.assert_close(model(images).logits, OwnCNN.forward(yours, images).detach())
+
+
+class InPlace(OwnCNN):
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv1(x))
+        x.mul_(0.5)
+        x = F.max_pool2d(F.relu(self.conv2(F.max_pool2d(x, 2))), 2)
+        x = self.conv3(x)
+        x.add_(1.0).clamp_(min=0)
+        return self.fc2(F.relu(self.fc1(F.adaptive_avg_pool2d(x, 2).flatten(1))))
+
+
+def test_changes_in_place_are_followed(images: Tensor) -> None:
+    yours = InPlace().eval()
+    torch.testing.assert_close(attach(yours, image_size=SIDE).eval()(images).logits, yours(images).detach())
+
+
+class Squeezing(OwnCNN):
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv2(F.max_pool2d(F.relu(self.conv1(x)), 2)))
+        x = F.adaptive_avg_pool2d(self.conv3(F.max_pool2d(x, 2)), 1).squeeze()
+        return x[..., :4]
+
+
+def test_a_head_that_squeezes_takes_one_image(images: Tensor) -> None:
+    model = attach(Squeezing(), image_size=SIDE).eval()
+    torch.testing.assert_close(model(images[:1]).logits, model(images).logits[:1])
+
+
+def test_networks_that_read_tensors_while_they_are_built_get_their_name() -> None:
+    yours = torchvision.models.regnet_y_400mf(weights=None, num_classes=4)
+    assert attach(yours, image_size=SIDE).classifier.source == "torchvision:regnet_y_400mf"  # type: ignore[union-attr]
 
 
 def test_tokens_are_refused() -> None:

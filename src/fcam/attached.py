@@ -77,6 +77,8 @@ class AttachedHead(Head):
     def forward(self, top: Tensor) -> Tensor:
         # Heads may begin in place, and the decoder reads the same map.
         logits = self.rest(top.clone())
+        if logits.dim() == 1 and top.shape[0] == 1:  # a head that squeezes
+            logits = logits[None]
         return logits if self.outputs is None else logits[:, list(self.outputs)]
 
     def linear_weight(self) -> Tensor | None:

@@ -11,7 +11,7 @@ from torch import nn
 from fcam import sources
 from fcam.attached import classifier_from
 from fcam.decoder import Decoder, decoder_channels
-from fcam.errors import FcamError
+from fcam.errors import FcamError, shown
 from fcam.model import FCAM
 
 log = logging.getLogger(__name__)
@@ -74,8 +74,12 @@ def attach(
 
 
 def _check_three(mean: Sequence[float], std: Sequence[float]) -> None:
-    if len(mean) != 3 or len(std) != 3 or not all(s > 0 for s in std):
+    numbers = [
+        isinstance(three, Sequence) and len(three) == 3 and all(isinstance(x, int | float) for x in three)
+        for three in (mean, std)
+    ]
+    if not all(numbers) or not all(s > 0 for s in std) or not all(abs(m) <= 1 for m in mean):
         raise FcamError(
-            f"mean and std need three numbers each, std above 0, got {tuple(mean)} and {tuple(std)}; "
+            f"mean and std need three numbers each, mean within 1 and std above 0, got {shown(mean)} and {shown(std)}; "
             "they refer to images in [0, 1], divide those for 8-bit images by 255"
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, fx, nn
 
 from fcam.cams.trace import Recorder
-from fcam.errors import FcamError
+from fcam.errors import FcamError, cut
 
 ROOT = "model"
 """The name under which the classifier is traced."""
@@ -22,10 +23,21 @@ class Whole(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> Any:
-        output = self.model(images)
-        if isinstance(output, dict) and "logits" in output:
-            return output["logits"]
-        return getattr(output, "logits", output) if not isinstance(output, fx.Proxy) else output
+        return _first_scores(self.model(images))
+
+
+def _first_scores(output: Any) -> Any:
+    """What `fcam.cams.forward.logits_of` takes for the scores, also of values that are traced."""
+    while not isinstance(output, (Tensor, fx.Proxy)):
+        if hasattr(output, "logits"):
+            output = output.logits
+        elif isinstance(output, dict) and output:
+            output = output["logits"] if "logits" in output else next(iter(output.values()))
+        elif isinstance(output, (tuple, list)) and output:
+            output = output[0]
+        else:
+            break
+    return output
 
 
 class Tracer(fx.Tracer):
@@ -74,7 +86,9 @@ def symbolic(whole: Whole, name: str) -> tuple[Tracer, fx.Graph]:
     while True:
         tracer = Tracer(opaque)
         try:
-            return tracer, tracer.trace(whole)
+            graph = tracer.trace(whole)
+            _follow_in_place(graph)
+            return tracer, graph
         except Exception as error:
             if tracer.failed in (None, ROOT) or tracer.failed in opaque:
                 raise FcamError(
@@ -82,6 +96,16 @@ def symbolic(whole: Whole, name: str) -> tuple[Tracer, fx.Graph]:
                     "move that code into a layer of its own, or train a network of fcam.list_models()"
                 ) from error
             opaque.add(str(tracer.failed))
+
+
+def _follow_in_place(graph: fx.Graph) -> None:
+    """Let whatever comes after `x.mul_(y)` read that call's result, for the graph sees no change of x itself."""
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        name = str(node.target)
+        in_place = node.op == "call_method" and name.endswith("_") and not name.endswith("__")
+        if in_place and node.args and isinstance(node.args[0], fx.Node):
+            node.args[0].replace_all_uses_with(node, lambda user, after=order[node]: order[user] > after)
 
 
 class Run(fx.Interpreter):
@@ -152,4 +176,10 @@ def part_of(
 
 
 def short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
+    """An error in a line, without what torch.fx adds but for the layer that a bare assertion failed in."""
+    text, _, place = " ".join(str(error).split()).partition("While executing %")
+    layer = re.search(r"target=([\w.]+)\]", place)
+    where = (
+        f"{type(error).__name__} in {layer[1].removeprefix(f'{ROOT}.')}" if layer else type(error).__name__
+    )
+    return cut(text.strip(), 160) or where

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from fcam.cams.forward import logits_of, unwrap
 from fcam.cams.layout import find_layout
 from fcam.cams.target import before_pooling, is_early, maps_on_path
 from fcam.cams.trace import Call, Recorder
-from fcam.errors import FcamError
+from fcam.errors import FcamError, shown
 from fcam.graph import ROOT, Run, Whole, ancestors, part_of, short, symbolic
 
 PROBE_BATCH = 2
@@ -63,6 +63,10 @@ def find_pyramid(model: nn.Module, image_size: int = 224, level: str | Sequence[
 
     Raises `FcamError` that says what was seen where there is no pyramid.
     """
+    if not isinstance(image_size, int) or image_size < 1:
+        raise FcamError(
+            f"image_size is {shown(image_size)}; give the side of a square in pixels, such as 224"
+        )
     whole = _copy(model)
     trace = _Trace(whole, image_size)
     nodes = trace.automatic() if level == "auto" else trace.named(level)
@@ -85,11 +89,15 @@ def _copy(model: nn.Module) -> nn.Module:
     """A copy in eval mode with float32 weights, so that the caller's model keeps its mode and its flags."""
     try:
         whole = copy.deepcopy(unwrap(model)).float().eval()
-    except (RuntimeError, TypeError) as error:
+        if any(tensor.is_meta for tensor in whole.state_dict().values() if isinstance(tensor, Tensor)):
+            raise FcamError(f"{type(model).__name__} has weights on the meta device; load its weights first")
+        return whole.requires_grad_(False)
+    except FcamError:
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
         raise FcamError(
-            f"{type(model).__name__} cannot be copied ({error}); pass it as it is after construction and loading"
+            f"{type(model).__name__} cannot be copied ({short(error)}); pass it as it is after construction and loading"
         ) from error
-    return whole.requires_grad_(False)
 
 
 class _Trace:
@@ -112,8 +120,7 @@ class _Trace:
                 output = run.run(image)
         except Exception as error:
             raise FcamError(
-                f"{self.name} does not take images of {image_size}x{image_size} ({short(error)}); "
-                "pass image_size, the side of the images it was trained on"
+                f"{self.name} does not take images of {image_size}x{image_size} ({short(error)}); {_advice(model)}"
             ) from error
         self.output = logits_of(output)
         self.number, self.value = run.number, run.value
@@ -164,6 +171,8 @@ class _Trace:
         by_name = {node.name: node for node in self.graph.nodes}
         nodes = []
         for path in paths:
+            if not isinstance(path, str):
+                raise FcamError(f"level holds {shown(path)}; name layers by their paths, shallow to deep")
             node = self.layers.get(path) or by_name.get(path)
             if node is None:
                 near = difflib.get_close_matches(path, self.layers, n=3) or list(self.layers)[-3:]
@@ -210,6 +219,18 @@ class _Trace:
     def batch_sizes(self) -> set[fx.Node]:
         """Nodes that hold the number of images, which the head may read off any earlier tensor."""
         return {node for node, value in self.value.items() if value == PROBE_BATCH and isinstance(value, int)}
+
+
+def _advice(model: nn.Module) -> str:
+    """What to do about a model that fails on square colour images."""
+    first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
+    if first is not None and first.in_channels != 3:
+        return (
+            f"its first convolution takes {first.in_channels} channels and images have 3; wrap it in a module that makes "
+            "those of these, for instance by x.mean(1, keepdim=True)"
+        )
+    side = (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (0,))[-1]
+    return "pass image_size, the side of the images it was trained on" + (f" ({side})" if side else "")
 
 
 def _parameters(body: fx.GraphModule, nodes: set[fx.Node]) -> set[str]:

@@ -7,12 +7,14 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
 import torchvision
+from accelerate import init_empty_weights
 from torch import Tensor, nn
 
 from fcam.backbones import lite0
@@ -147,14 +149,26 @@ def _plain_keys(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _rows(make: Callable[[int | None, bool], nn.Module], state: dict[str, Tensor]) -> int | None:
     """Number of classes in `state`: the rows of the weight that comes last in the model's own order."""
-    try:
-        with torch.device("meta"):
-            own = make(None, False)
-    except Exception:  # factories that copy numbers around cannot be built without memory, or need the number
+    own = _without_memory(lambda: make(None, False))
+    if own is None:
         return None
     last = _last_weight(own)
     rows = state[last].shape[0] if last in state else None
     return None if rows == _last_rows(own) else rows
+
+
+def _without_memory(make: Callable[[], nn.Module]) -> nn.Module | None:
+    """Build a network whose weights have shapes only; None where it fails."""
+    try:
+        with torch.device("meta"):
+            return make()
+    except Exception:  # it reads tensors while it is built, as torchvision's RegNet does
+        pass
+    try:
+        with init_empty_weights():
+            return make()
+    except Exception:
+        return None
 
 
 def _last_weight(model: nn.Module) -> str | None:
@@ -199,9 +213,12 @@ def identify(model: nn.Module, num_classes: int) -> str | None:
         candidates = [f"torchvision:{name}" for name in names]
     shapes = [(key, value.shape) for key, value in model.state_dict().items()]
     for source in candidates:
-        with torch.device("meta"):
-            other = build(source, num_classes)
-        if type(other) is type(model) and shapes == [(k, v.shape) for k, v in other.state_dict().items()]:
+        other = _without_memory(partial(build, source, num_classes))
+        if (
+            other is not None
+            and type(other) is type(model)
+            and shapes == [(k, v.shape) for k, v in other.state_dict().items()]
+        ):
             return source
     return None
 

@@ -192,8 +192,9 @@ def test_the_model_is_restored_after_an_exception(images: Tensor) -> None:
     model = Failing().train()
     before = state_of(model)
     for layer in (None, "body"):
-        with pytest.raises(RuntimeError, match="out of luck"):
+        with pytest.raises(FcamError, match="out of luck") as failure:
             cam(model, images, target_layer=layer)
+        assert isinstance(failure.value.__cause__, RuntimeError)
         assert same_state(before, state_of(model))
     with pytest.raises(FcamError):
         cam(model, images[:1], target_layer="fc")
@@ -363,3 +364,59 @@ def test_memory_stays_flat_over_ten_thousand_maps() -> None:
         finally:
             gc.enable()
     assert live <= before + 5
+
+
+class Squeezing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.fc = nn.Conv2d(3, 8, 3, stride=8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(F.adaptive_avg_pool2d(self.body(x), 1).squeeze())
+
+
+@pytest.mark.parametrize("method", ["cam", "layercam"])
+def test_a_head_that_squeezes_takes_one_image_and_several(images: Tensor, method: str) -> None:
+    model = Squeezing().eval()
+    maps = cam(model, images, 1, method, normalize=False)
+    torch.testing.assert_close(cam(model, images[:1], 1, method, normalize=False), maps[:1])
+
+
+@pytest.mark.parametrize("name", ["levit_128s", "tnt_s_patch16_224", "hiera_tiny_224"])
+def test_tokens_that_most_of_the_network_follows_are_not_taken_for_its_map(name: str) -> None:
+    model = timm.create_model(name, num_classes=3)
+    for _ in range(2):  # the answer does not depend on what the first try left in the model's caches
+        with pytest.raises(FcamError, match="pass target_layer"):
+            cam(model, torch.rand(2, 3, 224, 224), 1)
+
+
+def test_a_model_that_fills_a_cache_in_its_first_forward_is_read() -> None:
+    model = timm.create_model("convit_tiny", num_classes=3)
+    assert explain_target(model, torch.rand(1, 3, 224, 224)).layer.startswith("'blocks.11.norm1'")
+
+
+def quantised() -> nn.Module:
+    return torch.ao.quantization.quantize_dynamic(Small(), {nn.Linear}, dtype=torch.qint8)
+
+
+@pytest.mark.parametrize(
+    ("model", "pixels", "words"),
+    [
+        ("resnet18", torch.rand(1, 3, 32, 32), "must be a torch module, got str"),
+        (Small().state_dict(), torch.rand(1, 3, 32, 32), "must be a torch module, got OrderedDict"),
+        (quantised(), torch.rand(1, 3, 32, 32), "quantised.*float model"),
+        (Small().half(), torch.rand(1, 3, 32, 32), r"fails on images.*weights are torch.float16 on cpu"),
+        (Small(), torch.rand(1, 1, 32, 32), r"fails on images of shape \(1, 1, 32, 32\)"),
+        (Small(), torch.zeros(1, 3, 32, 32, dtype=torch.uint8), "torch.uint8.*; convert it"),
+        (Small(), torch.zeros(1, 3, 32, 32).numpy(), "got ndarray; make a tensor"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_a_sentence(model: nn.Module, pixels: Tensor, words: str) -> None:
+    with pytest.raises(FcamError, match=words):
+        cam(model, pixels)
+
+
+def test_a_list_is_not_a_layer(images: Tensor) -> None:
+    with pytest.raises(FcamError, match="name one layer"):
+        cam(Small(), images, target_layer=["body"])  # type: ignore[arg-type]

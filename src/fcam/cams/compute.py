@@ -209,10 +209,13 @@ def _smooth(subject: Subject, top: Tensor, index: Tensor, variant: str, options:
 
 def _check_images(images: Tensor) -> None:
     if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
-        got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise FcamError(
-            f"images must be a float tensor (B, channels, H, W), got {got}; add a batch dimension"
-        )
+        got, advice = type(images).__name__, "make a tensor of it"
+        if isinstance(images, Tensor):
+            got = f"{images.dtype} {tuple(images.shape)}"
+            advice = "add a batch dimension" if images.dim() == 3 else "pass whole images"
+            if images.dim() == 4:
+                advice = "convert it, as the model's own forward takes it"
+        raise FcamError(f"images must be a float tensor (B, channels, H, W), got {got}; {advice}")
     if len(images) == 0:
         raise FcamError("images is an empty batch; pass at least one image")
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fcam.cams.layout import Layout, find_layout
 from fcam.cams.trace import HeadWatch, tensors_in
-from fcam.errors import FcamError
+from fcam.errors import FcamError, cut
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def watch_calls(model: nn.Module, images: Tensor, targets: list[Target]) -> tupl
     """Run `model` once with the graph cut at known calls; return what was seen and the logits (B, K)."""
     watch = HeadWatch(tuple(target.call for target in targets), grids=len(targets[-1].shape) == 3)
     with watch:
-        logits = logits_of(model(images))
+        logits = logits_of(answer_of(model, images), len(images))
     return watch, logits
 
 
@@ -124,23 +124,66 @@ def linear_weight(
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the plain module inside torch.compile, DistributedDataParallel or DataParallel wrappers."""
+    """Return the plain module inside torch.compile, DistributedDataParallel or DataParallel wrappers.
+
+    Raises `FcamError` for what is no module, or one that cannot be watched or has no gradients.
+    """
+    if not isinstance(model, nn.Module):
+        raise FcamError(
+            f"the model must be a torch module, got {type(model).__name__}; build the network and load its weights first"
+        )
     if isinstance(model, torch.jit.ScriptModule):
         raise FcamError("a TorchScript model cannot be looked into; pass the module it was made from")
+    layer = next((layer for layer in model.modules() if _is_quantised(layer)), None)
+    if layer is not None:
+        raise FcamError(
+            f"{type(model).__name__} is quantised ({type(layer).__module__}.{type(layer).__name__}) and has no gradients; "
+            "pass the float model it was made from"
+        )
     inner = getattr(model, "_orig_mod", None)
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         inner = model.module
     return unwrap(inner) if isinstance(inner, nn.Module) else model
 
 
-def logits_of(output: Any) -> Tensor:
-    """Return the scores (B, K) in what a forward returned: a tensor, `.logits`, ["logits"], or the first."""
+def _is_quantised(layer: nn.Module) -> bool:
+    home, kind = type(layer).__module__, type(layer).__name__
+    # FloatFunctional lives beside the quantised layers and is a plain addition until it is converted.
+    return (
+        home.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")) and "Float" not in kind
+    )
+
+
+def answer_of(model: nn.Module, images: Tensor) -> Any:
+    """Return what somebody's `model` returns for `images`; raises `FcamError` with its reason where it fails."""
+    try:
+        return model(images)
+    except (FcamError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:  # it is somebody's own code
+        reason = cut(" ".join(str(error).split()) or type(error).__name__)
+        weights = next(
+            (f"{p.dtype} on {p.device}" for p in model.parameters() if p.is_floating_point()), "none"
+        )
+        raise FcamError(
+            f"{type(model).__name__} fails on images of shape {tuple(images.shape)}, {images.dtype} on {images.device} "
+            f"({reason}); pass images as its own forward takes them (its weights are {weights})"
+        ) from error
+
+
+def logits_of(output: Any, batch: int = 0) -> Tensor:
+    """Return the scores (B, K) in what a forward returned: a tensor, `.logits`, ["logits"], or the first.
+
+    For a `batch` of one image, scores (K,) are taken too: models that `squeeze()` lose that dimension.
+    """
     if hasattr(output, "logits"):
         output = output.logits
     elif isinstance(output, dict) and "logits" in output:
         output = output["logits"]
     elif not isinstance(output, Tensor):
         output = next(tensors_in(output), None)
+    if batch == 1 and isinstance(output, Tensor) and output.dim() == 1 and len(output) > 1:
+        output = output[None]
     if not isinstance(output, Tensor) or output.dim() != 2:
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise FcamError(f"the model must return scores of shape (B, classes), got {got}; pass a classifier")

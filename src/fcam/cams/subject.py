@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fcam.cams.forward import Forward, evaluating, forward_at, logits_of, unwrap
+from fcam.cams.forward import Forward, answer_of, evaluating, forward_at, logits_of, unwrap
 from fcam.cams.layout import Layout
 from fcam.cams.target import run, run_stages
 from fcam.cams.trace import HeadWatch
@@ -70,7 +70,7 @@ class Subject:
         """Return logits (B, K) of images as the network sees them, however far masks and noise took them."""
         with evaluating(self.model), torch.no_grad():
             if not self.ours:
-                return logits_of(self.model(normalized))
+                return logits_of(answer_of(self.model, normalized), len(normalized))
             # A shallow copy shares the weights; only the copy skips normalisation and its range check.
             bare = copy.copy(self.model.backbone)
             bare.__dict__["normalize"] = lambda images: images.to(bare.mean.dtype)

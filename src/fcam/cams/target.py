@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fcam.cams.forward import (
     Forward,
     Target,
+    answer_of,
     evaluating,
     forward_at,
     logits_of,
@@ -83,7 +84,10 @@ def find_targets(model: nn.Module, images: Tensor) -> list[Target]:
     if known is not None and known[0] == signature:
         return known[1]
     with evaluating(model), torch.no_grad():
-        targets = _search(model, images[:1])
+        try:
+            targets = _search(model, images[:1])
+        except FcamError:  # models that fill caches in their first forward make other calls in the next
+            targets = _search(model, images[:1])
     log.info("maps of %s are read at %s", type(model).__name__, targets[-1])
     _known[model] = (signature, targets)
     return targets
@@ -98,8 +102,8 @@ def _search(model: nn.Module, image: Tensor) -> list[Target]:
         for handle in recorder.name_layers(model):
             stack.callback(handle.remove)
         with recorder:
-            output = model(image)
-    logits = logits_of(output)
+            output = answer_of(model, image)
+            logits = logits_of(output, len(image))
     size = _size(image)
     spatial, tokens = maps_on_path(recorder, logits, size)
     if tokens and (not spatial or tokens[-1].number > spatial[-1].number):
@@ -130,12 +134,18 @@ def maps_on_path(recorder: Recorder, logits: Tensor, size: tuple[int, int]) -> t
     grids = {call.shape[-2:] for call in recorder.calls if len(call.shape) == 4}
     spatial: list[Call] = []
     for call in path:
+        if call.shape and call.shape[0] != logits.shape[0]:
+            continue  # windows or patches of an image, each by itself
         layout = find_layout(call.shape, size, grids) if len(call.shape) == 4 else None
         spots = spatial[-1].spots if spatial else math.inf
         if layout is not None and layout.height * layout.width <= spots:  # classifiers only get coarser
             call.spots = layout.height * layout.width
             spatial.append(call)
-    tokens = [call for call in path if len(call.shape) == 3 and find_layout(call.shape, size, grids)]
+    tokens = [
+        call
+        for call in path
+        if len(call.shape) == 3 and call.shape[0] == logits.shape[0] and find_layout(call.shape, size, grids)
+    ]
     return spatial, tokens
 
 
@@ -160,6 +170,12 @@ def is_early(last: Call, calls: list[Call]) -> bool:
     return sum(after) > max(4, 0.3 * len(after))
 
 
+def _in_first_half(tokens: Call, calls: list[Call]) -> bool:
+    """Whether more than half of the network comes after these tokens: those that count come in another order."""
+    after = [call.number > tokens.number for call in calls if call.function in ("conv2d", "linear")]
+    return sum(after) > max(8, 0.5 * len(after))
+
+
 def _token_target(
     model: nn.Module, image: Tensor, calls: list[Call], tokens: list[Call], spatial: list[Call]
 ) -> Target:
@@ -172,7 +188,8 @@ def _token_target(
     last = next((call for call in reversed(tokens) if call.function in _TRUNK), tokens[-1])
     norms = [call for call in calls[: last.number] if "norm" in call.function and call.shape == last.shape]
     maps = [call for call in spatial[-1:] if not is_early(call, calls)]
-    for call in [last, *norms[: -_NORMS_TRIED - 1 : -1], *maps]:
+    grids = [call for call in (last, *norms[: -_NORMS_TRIED - 1 : -1]) if not _in_first_half(call, calls)]
+    for call in [*grids, *maps]:
         watch, logits = watch_calls(model, image, [_target(call)])
         tensor = watch.taken.get(call.number)
         if tensor is None:
@@ -224,7 +241,7 @@ def _run_at_layers(model: nn.Module, images: Tensor, layers: Sequence[str | nn.M
             handle = modules[name].register_forward_hook(hook_for(name))
             stack.callback(handle.remove)
         with watch:
-            logits = logits_of(model(images))
+            logits = logits_of(answer_of(model, images), len(images))
     size = _size(images)
     layouts = []
     for name in names:
@@ -251,6 +268,8 @@ def _no_extent(model: nn.Module, images: Tensor, name: str, seen: Any) -> str:
 def layer_name(model: nn.Module, layer: str | nn.Module) -> str:
     """Return the name of `layer` in `model`; raises `FcamError` with the nearest names when it has none."""
     modules = dict(model.named_modules())
+    if not isinstance(layer, (str, nn.Module)):
+        raise FcamError(f"a layer is named by its path or given as the module, got {layer!r}; name one layer")
     if isinstance(layer, nn.Module):
         for name, module in modules.items():
             if module is layer:
