@@ -271,3 +271,27 @@ def test_a_saved_model_predicts_as_the_one_in_memory(tmp_path: Path) -> None:
     np.testing.assert_allclose(there.cam, here.cam, atol=1e-6)
     assert there.baseline is not None
     assert there.baseline.shape == (70, 90)
+
+
+@pytest.mark.parametrize("photo", [None, 3, b"\xff\xd8", [["a.jpg"]]])
+def test_what_is_no_photo_is_named(photo: object) -> None:
+    with pytest.raises(FcamError, match="a photo is a path, a PIL image"):
+        localizer()(photo)  # type: ignore[call-overload]
+
+
+def test_stream_takes_several_photos() -> None:
+    with pytest.raises(FcamError, match="takes several photos, got one str"):
+        list(localizer().stream("photo.jpg"))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (None, {}, "got NoneType"),
+        (torch.nn.Linear(1, 1), {}, "got Linear; fcam.attach"),
+        ("lite0", {"device": "gpu"}, "device gpu cannot be used"),
+    ],
+)
+def test_a_model_or_device_that_is_none_is_refused(model: object, options: dict, words: str) -> None:
+    with pytest.raises(FcamError, match=words):
+        Localizer(model, **options)  # type: ignore[arg-type]

@@ -197,3 +197,20 @@ def test_the_command_line(own: Path, drawn_set: Path, capsys: pytest.CaptureFixt
     assert (own / "run" / "metrics.json").is_file()
     assert main([*command, *small]) == 2
     assert "--classifier" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--stage1.epochs", "0"], "--stage1.epochs is 0"),
+        (["--stage2.epochs", "-1"], "--stage2.epochs is -1"),
+        (["--stage2.batch-size", "0"], "--stage2.batch-size is 0"),
+    ],
+)
+def test_a_stage_of_no_epochs_is_refused(
+    drawn_set: Path, tmp_path: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(["train", "folder-lite0-cam", "--data", str(drawn_set), "--out", str(out), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not out.exists()

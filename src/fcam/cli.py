@@ -194,6 +194,9 @@ class DataCheck:
 def list_things(arguments: list[str]) -> int:
     """recipes, backbones or methods that exist"""
     kinds = {"recipes": _recipes, "backbones": _backbones, "methods": _methods}
+    if arguments in (["-h"], ["--help"]):
+        print(f"usage: fcam list {'|'.join(kinds)}\n\n{list_things.__doc__}\n\nExample:  fcam list recipes")
+        return 0
     if len(arguments) != 1 or arguments[0] not in kinds:
         raise FcamError(f"fcam list takes one of {', '.join(kinds)}, got {' '.join(arguments) or 'nothing'}")
     print("\n".join(kinds[arguments[0]]()))

@@ -83,6 +83,11 @@ class Localizer:
         classifier: nn.Module | str | None = None,
     ) -> None:
         loaded = isinstance(model, str | os.PathLike)
+        if not loaded and not hasattr(model, "metadata"):  # whatever does what an FCAM model does
+            raise FcamError(
+                f"a Localizer needs a saved model's folder or an FCAM model, got {type(model).__name__}; "
+                "fcam.attach puts a decoder on a classifier"
+            )
         self.model = (
             FCAM.from_pretrained(os.fspath(model), classifier)
             if isinstance(model, str | os.PathLike)
@@ -91,7 +96,7 @@ class Localizer:
         if loaded and device is None and torch.cuda.is_available():
             device = "cuda"
         if device is not None:
-            self.model.to(device)
+            _move(self.model, device)
         # pyright knows no overload for it; torch lays convolution weights out as the kernels want them
         cast(Any, self.model).to(memory_format=torch.channels_last)
         self.model.eval()
@@ -135,12 +140,16 @@ class Localizer:
         A photo is a path (turned upright by its EXIF tag), a PIL image, a uint8 array (H, W, 3), or a uint8
         tensor (3, H, W). Raises `FcamError` for a photo that cannot be used; `predict_files` skips those.
         """
-        if _is_one(photos):
+        if _is_one(photos) or not isinstance(photos, Iterable):  # what is no photo is named by `open`
             return next(self.stream([cast(Photo, photos)]))
         return list(self.stream(cast(Iterable[Photo], photos)))
 
     def stream(self, photos: Iterable[Photo]) -> Iterator[Prediction]:
         """Localize photos one batch at a time, holding no more than a batch in memory; order is kept."""
+        if _is_one(photos) or not isinstance(photos, Iterable):
+            raise FcamError(
+                f"stream takes several photos, got one {type(photos).__name__}; pass a list of it"
+            )
         batch: list[tuple[Image.Image, str | None, Tensor]] = []
         for photo in photos:
             image = self.open(photo)
@@ -241,7 +250,17 @@ def as_image(photo: Image.Image | NDArray[Any] | Tensor) -> Image.Image:
     pixels that were passed. Raises `FcamError` for another dtype or shape.
     """
     if isinstance(photo, Image.Image):
-        return to_rgb(photo)
+        try:
+            return to_rgb(photo)
+        except (OSError, SyntaxError, ValueError) as error:  # files are decoded late
+            raise FcamError(
+                f"this {type(photo).__name__} cannot be decoded ({error}); open it again"
+            ) from error
+    if not isinstance(photo, np.ndarray | Tensor):
+        raise FcamError(
+            f"a photo is a path, a PIL image, a uint8 array or a uint8 tensor, got {type(photo).__name__}; "
+            "open bytes and files with PIL.Image.open"
+        )
     kind = "tensor (channels, H, W)" if isinstance(photo, Tensor) else "array (H, W, channels)"
     array = photo.detach().cpu().numpy() if isinstance(photo, Tensor) else np.asarray(photo)
     if isinstance(photo, Tensor) and array.ndim == 3:
@@ -253,6 +272,17 @@ def as_image(photo: Image.Image | NDArray[Any] | Tensor) -> Image.Image:
         raise FcamError(f"a photo as {kind} needs 1, 3 or 4 channels, got shape {tuple(photo.shape)}")
     array = array.reshape(array.shape[:2]) if channels == 1 else array
     return to_rgb(Image.fromarray(np.ascontiguousarray(array)))
+
+
+def _move(model: nn.Module, device: str | torch.device) -> None:
+    try:
+        model.to(device)
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # an unknown name, or no such device in this build or machine
+        reason = str(error).partition("\n")[0]
+        raise FcamError(f"device {device} cannot be used ({reason}); take cpu or cuda") from error
 
 
 def _is_one(photos: object) -> bool:

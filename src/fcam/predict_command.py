@@ -142,6 +142,8 @@ def _check(config: PredictConfig) -> None:
         raise FcamError(f"--threshold is {config.threshold}, but a share of the maximum lies in [0, 1)")
     if not 0 <= config.min_score <= 1:
         raise FcamError(f"--min-score is {config.min_score}, but a score lies between 0 and 1")
+    if not config.max_megapixels > 0:
+        raise FcamError(f"--max-megapixels is {config.max_megapixels}; take more than 0")
     if config.workers is not None and config.workers < 1:
         raise FcamError(f"--workers is {config.workers}; take 1 or more")
     check_formats(config.export, masks=config.masks)

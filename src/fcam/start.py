@@ -13,7 +13,7 @@ from torch import Tensor
 from fcam import sources
 from fcam.attached import AttachedClassifier
 from fcam.attachment import attach
-from fcam.config import TrainConfig
+from fcam.config import StageConfig, TrainConfig
 from fcam.data import EvalTransform, open_dataset
 from fcam.decoder import Decoder, decoder_channels
 from fcam.errors import FcamError, shown
@@ -32,6 +32,10 @@ def settle(config: TrainConfig) -> TrainConfig:
 
     Raises `FcamError` when options are missing or exclude each other.
     """
+    if config.stages != "classifier":
+        _check_stage("stage2", config.stage2)
+    if trains_classifier(config):
+        _check_stage("stage1", config.stage1)
     if not config.classifier:
         needs = [name for name in ("weights", "class_names", "new_head") if getattr(config, name)]
         if needs:
@@ -50,6 +54,15 @@ def settle(config: TrainConfig) -> TrainConfig:
         head_only=True,
         model=dataclasses.replace(config.model, backbone=OWN),
     )
+
+
+def _check_stage(name: str, stage: StageConfig) -> None:
+    for field in ("epochs", "batch_size", "accumulate"):
+        value = getattr(stage, field)
+        if value < 1:
+            raise FcamError(
+                f"--{name}.{field.replace('_', '-')} is {value}; take 1 or more, or leave a stage out with --stages"
+            )
 
 
 def trains_classifier(config: TrainConfig) -> bool:

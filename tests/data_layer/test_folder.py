@@ -137,3 +137,40 @@ def test_images_without_class_folder(tmp_path: Path) -> None:
         open_dataset(tmp_path, "train")
     with pytest.raises(FcamError, match="no class folders"):
         classes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names", [("Train", "Val", "Test"), ("TRAIN", "Validation", "TEST"), ("training", "valid", "Testing")]
+)
+def test_split_folders_in_any_case_are_no_classes(tmp_path: Path, names: tuple[str, str, str]) -> None:
+    write_images(
+        tmp_path, *(f"{name}/{c}/{i}.png" for name in names for c in ("cat", "dog") for i in range(2))
+    )
+    mask = tmp_path / "masks" / names[2] / "cat" / "0.png"
+    mask.parent.mkdir(parents=True)
+    Image.new("L", (20, 10), 255).save(mask)
+    for split, name in zip(("train", "val", "test"), names, strict=True):
+        found = open_dataset(tmp_path, split, localization=True)
+        assert (found.classes, found.labels) == (["cat", "dog"], [0, 0, 1, 1])
+        assert found.image_ids[0] == f"{name}/cat/0.png"
+        assert found.has_masks == (split == "test")
+
+
+def test_one_level_too_high_is_refused(tmp_path: Path) -> None:
+    write_images(tmp_path, "images/train/cat/0.png", "images/train/dog/0.png", "images/test/cat/1.png")
+    with pytest.raises(FcamError, match=r"no folder named train, but .*images has; give that folder"):
+        open_dataset(tmp_path, "train")
+    assert open_dataset(tmp_path / "images", "train").classes == ["cat", "dog"]
+
+
+def test_links_to_folders_are_followed_and_loops_are_not(tmp_path: Path) -> None:
+    store = write_images(tmp_path / "store", "pool/cats/0.png", "pool/dogs/0.png", "pool/dogs/1.png")
+    train = tmp_path / "set" / "train"
+    train.mkdir(parents=True)
+    (train / "cat").symlink_to(store / "pool" / "cats")
+    (train / "dog").symlink_to(store / "pool" / "dogs", target_is_directory=True)
+    (store / "pool" / "dogs" / "again").symlink_to(train)
+    (store / "pool" / "cats" / "up").symlink_to(store / "pool" / "cats")
+    found = open_dataset(tmp_path / "set", "train")
+    assert found.image_ids == ["train/cat/0.png", "train/dog/0.png", "train/dog/1.png"]
+    assert found.classes == ["cat", "dog"]

@@ -251,6 +251,14 @@ def test_find_images(tmp_path: Path) -> None:
     assert names("b/*.png", "*.dat") == (["b/1.png", "odd.dat"], [])
     assert names("b/*") == (["b/1.png", "b/2.JPG", "b/deep/3.jpeg"], [])
     assert names("**/*.jpeg") == (["b/deep/3.jpeg"], [])
+    (tmp_path / "phone").mkdir()
+    (tmp_path / "phone" / "IMG_1.HEIC").touch()
+    assert names("phone")[1] == [
+        "phone: the folder holds no image file that can be read, only such as IMG_1.HEIC; convert them to JPEG or PNG"
+    ]
+    assert find_images("https://example.org/a.jpg")[1][0].reason == (
+        "it is a web address; download the file first"
+    )
     assert names("nothing*", "gone.jpg", "c") == (
         [],
         [

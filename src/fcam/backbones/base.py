@@ -69,6 +69,10 @@ class Backbone(nn.Module):
         return ((images - self.mean) / self.std).to(self.mean.dtype)
 
     def _check(self, images: Tensor) -> None:
+        if not isinstance(images, Tensor):
+            raise FcamError(
+                f"images must be a tensor (B, 3, H, W) in [0, 1], got {type(images).__name__}; fcam.Localizer takes photos"
+            )
         if images.dim() != 4 or images.shape[1] != 3:
             raise FcamError(
                 f"images must be RGB of shape (B, 3, H, W), got {tuple(images.shape)}; "

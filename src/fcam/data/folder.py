@@ -11,7 +11,11 @@ from fcam.data.images import files_below
 from fcam.data.split import SPLITS, MaskFiles, OnProblem, Split, refuse
 from fcam.errors import FcamError
 
-_ALIASES = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
+_ALIASES = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
 _SHARES = (("train", 0.70), ("val", 0.85), ("test", 1.00))
 
 
@@ -32,7 +36,8 @@ def read(root: Path, split: str, localization: bool, on_problem: OnProblem = ref
         raise FcamError(f"there is no split {split!r} with images in {root}: found {', '.join(found)}")
     names = class_names(root)
     image_ids = found[split]
-    labels = [names.index(_class_of(root, image_id)) for image_id in image_ids]
+    number, level = {name: label for label, name in enumerate(names)}, _class_level(root)
+    labels = [number[PurePosixPath(image_id).parts[level]] for image_id in image_ids]
     listed = Split(root, split, "folder", names, image_ids, labels, exif=True)
     if localization:
         listed.masks = _masks(root, image_ids)
@@ -42,7 +47,10 @@ def read(root: Path, split: str, localization: bool, on_problem: OnProblem = ref
 
 def class_names(root: Path) -> list[str]:
     """Return the sorted names of the class folders of all splits; raises `FcamError` when there are none."""
-    names = {_class_of(root, image_id) for ids in images_by_split(root).values() for image_id in ids}
+    level = _class_level(root)
+    names = {
+        PurePosixPath(image_id).parts[level] for ids in images_by_split(root).values() for image_id in ids
+    }
     if not names:
         raise FcamError(
             f"{root} holds no class folders with images; expected train/<class>/<image> or <class>/<image>"
@@ -57,14 +65,21 @@ def images_by_split(root: Path) -> dict[str, list[str]]:
         listed = {split: _images(root, folder) for split, folder in folders.items()}
     else:
         listed = {split: [] for split in SPLITS}
-        for image_id in _images(root, root):
+        found = _images(root, root)
+        _check_level(root, found)
+        for image_id in found:
             listed[split_of(image_id)].append(image_id)
     return {split: ids for split, ids in listed.items() if ids}
 
 
 def split_folder(root: Path, split: str) -> Path | None:
-    """Return the folder of a split, under any of its usual names, or None."""
-    return next((root / name for name in _ALIASES.get(split, ()) if (root / name).is_dir()), None)
+    """Return the folder of a split, under any of its usual names in any case, or None."""
+    aliases = _ALIASES.get(split, ())
+    exact = next((root / name for name in aliases if (root / name).is_dir()), None)
+    if exact is not None or not root.is_dir():
+        return exact
+    named = {path.name.lower(): path for path in sorted(root.iterdir(), reverse=True)}
+    return next((named[name] for name in aliases if name in named and named[name].is_dir()), None)
 
 
 def split_of(image_id: str) -> str:
@@ -90,10 +105,16 @@ def _images(root: Path, folder: Path) -> list[str]:
     return ids
 
 
-def _class_of(root: Path, image_id: str) -> str:
-    first, second = PurePosixPath(image_id).parts[:2]
-    has_splits = any(split_folder(root, split) for split in SPLITS)
-    return second if has_splits else first
+def _class_level(root: Path) -> int:
+    """Which folder of an image id names the class: the first, or the second where splits come before it."""
+    return 1 if any(split_folder(root, split) for split in SPLITS) else 0
+
+
+def _check_level(root: Path, image_ids: list[str]) -> None:
+    """Raise `FcamError` where the only class would be a folder that holds the splits: one level too high."""
+    tops = {PurePosixPath(image_id).parts[0] for image_id in image_ids}
+    if len(tops) == 1 and split_folder(inside := root / tops.pop(), "train"):
+        raise FcamError(f"{root} has no folder named train, but {inside} has; give that folder")
 
 
 def _masks(root: Path, image_ids: list[str]) -> dict[str, list[MaskFiles]] | None:

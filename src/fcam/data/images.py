@@ -43,6 +43,9 @@ SUFFIXES = frozenset(
 )
 """Suffixes, in lower case, by which a file found in a folder counts as an image."""
 
+_UNREAD = {".heic", ".heif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"}
+"""What cameras and phones write and Pillow does not read, or not without more packages."""
+
 _DEPTHS = (8, 10, 12, 14, 16, 24, 32)
 _PROGRAMS = ("EPS", "WMF")
 """Formats that Pillow has other programs draw (Ghostscript): whoever wrote the file writes what they run."""
@@ -157,19 +160,35 @@ def _absence(path: Path) -> str:
         pass
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    return "it does not exist"
+    web = str(path).startswith(("http:/", "https:/"))
+    return "it is a web address; download the file first" if web else "it does not exist"
 
 
 def files_below(folder: Path, problems: list[Problem] | None = None) -> list[Path]:
-    """List the image files below `folder`, sorted by path; folders that cannot be read go to `problems`."""
+    """List the image files below `folder`, sorted by path; folders that cannot be read go to `problems`.
+
+    Links to folders are followed, each target once, and none that leads back to a folder above it.
+    """
 
     def refused(error: OSError) -> None:
         if problems is not None:
             problems.append(Problem(str(error.filename), (error.strerror or str(error)).lower()))
 
-    found = []
-    for parent, folders, names in os.walk(folder, onerror=refused):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    found: list[Path] = []
+    linked: set[str] = set()
+
+    def entered(parent: str, name: str) -> bool:
+        path = os.path.join(parent, name)
+        if not os.path.islink(path):
+            return True
+        target = os.path.realpath(path)
+        above = f"{os.path.realpath(parent)}{os.sep}".startswith(f"{target.rstrip(os.sep)}{os.sep}")
+        new = not above and target not in linked
+        linked.add(target)
+        return new
+
+    for parent, folders, names in os.walk(folder, onerror=refused, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and entered(parent, name))
         found += [
             Path(parent, name)
             for name in names
@@ -196,7 +215,9 @@ def _search(folder: Path, problems: list[Problem]) -> list[Path]:
     before = len(problems)
     found = files_below(folder, problems)
     if not found and len(problems) == before:
-        problems.append(Problem(str(folder), "the folder holds no image file"))
+        other = next((path for path in folder.rglob("[!.]*") if path.suffix.lower() in _UNREAD), None)
+        such = f" that can be read, only such as {other.name}; convert them to JPEG or PNG" if other else ""
+        problems.append(Problem(str(folder), f"the folder holds no image file{such}"))
     return found
 
 
