@@ -14,6 +14,7 @@ from fcam.config import OptimizerConfig, TrainConfig
 from fcam.losses import PixelAlignmentLoss
 from fcam.model import FCAM
 from fcam.seeds import sample_seeds
+from fcam.winograd import quick_convolutions
 
 SMOOTH_STD = 0.3
 """Noise of Smooth-Grad-CAM++ on the normalised image (code)."""
@@ -128,7 +129,8 @@ class DecoderStage(nn.Module):
     ) -> dict[str, Tensor]:
         """Weighted loss terms of one batch; images (B, 3, H, W) in [0, 1], labels (B,)."""
         config = self.config
-        out = self.model(images)
+        with quick_convolutions(images):
+            out = self.model(images)
         seeds = None
         if self.loss.needs_seeds(epoch):
             top, classifier = out.features[-1], self.model.classifier

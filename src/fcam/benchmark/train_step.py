@@ -22,6 +22,7 @@ from fcam.precision import autocast, resolve
 from fcam.seeds import sample_seeds
 from fcam.stages import DecoderStage, seed_cams
 from fcam.train import _sgd
+from fcam.winograd import quick_convolutions
 
 PARTS = {
     "images": "images to floats",
@@ -80,7 +81,7 @@ class Step:
         with lap("images"):
             images = self.bytes.float().div_(255)
         with autocast(self.precision, self.device):
-            with lap("backbone"), torch.no_grad():
+            with lap("backbone"), torch.no_grad(), quick_convolutions(images):
                 features = model.classifier(images).features
             with lap("cam"):
                 maps = seed_cams(
@@ -94,7 +95,7 @@ class Step:
                 )
             with lap("seeds"):
                 seeds = sample_seeds(maps, config.seeds, self.generator)
-            with lap("decoder"):
+            with lap("decoder"), quick_convolutions(images):
                 logits = model.decoder(features, images.shape[-2:]).float()
             weights = config.loss
             with lap("losses"):
