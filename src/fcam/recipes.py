@@ -100,7 +100,7 @@ def _ours(name: str, data_set: str, backbone: str, method: str) -> TrainConfig:
     """Settings for small sets on a frozen ImageNet classifier; all ours, chosen on `val` (docs/results.md)."""
     network = "own" if backbone == "own" else "tf_efficientnet_lite0"
     epochs = {"cub10": 10, "imagenette10": 2}.get(data_set, 8)
-    lr = 0.1 if data_set == "pets3" else 0.03
+    lr = 0.1 if data_set in ("butterfly10", "pets3") else 0.03
     n_minus = {"cub10": 0.4, "butterfly10": 0.4}.get(data_set, 0.2)
     select = "pxap" if data_set in ("butterfly10", "pets3", "synthetic") else "max_box_acc"
     # No better than Otsu's threshold beyond noise, but the best of those tried on val (docs/results.md).
