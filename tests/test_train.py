@@ -18,7 +18,7 @@ from fcam.config import OptimizerConfig, StageConfig
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.run import Run
-from fcam.stages import DecoderStage
+from fcam.stages import DecoderStage, seed_cams
 from fcam.train import _learning_rate, train
 
 
@@ -108,6 +108,29 @@ def test_a_killed_process_resumes_to_the_same_weights(tiny_run, tiny_config, tmp
     assert process.wait() == -signal.SIGKILL
     resumed = train(dataclasses.replace(config, resume=True))
     assert same(weights(tiny_run), weights(resumed))
+
+
+def test_seeds_from_other_maps_than_the_cam(tiny_run, tiny_config, tmp_path):
+    head = FCAM.from_pretrained(tiny_run).classifier
+
+    def config(name: str):
+        return dataclasses.replace(
+            tiny_config, out=str(tmp_path / name), stages="decoder", classifier_from=str(tiny_run)
+        )
+
+    def cams(images, features, labels):
+        return seed_cams(head, images, features[-1], labels, tiny_config.method, tiny_config.variant)
+
+    def corner(images, features, labels):
+        maps = torch.zeros(len(images), *images.shape[-2:])
+        maps[:, :30, :30] = 1
+        return maps
+
+    plain = weights(train(config("plain")))
+    assert same(plain, weights(train(config("cams"), cams)))
+    assert not same(plain, weights(train(config("corner"), corner)))
+    with pytest.raises(FcamError, match=r"seed_maps returned shape \(4, 2, 2\)"):
+        train(config("wrong"), lambda images, features, labels: torch.zeros(len(images), 2, 2))
 
 
 def test_a_second_run_in_the_same_folder_is_refused(tiny_run, tiny_config):

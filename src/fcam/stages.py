@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,11 +12,14 @@ from torch.nn import functional as F
 from fcam import cams
 from fcam.classifier import Classifier
 from fcam.config import OptimizerConfig, TrainConfig
+from fcam.errors import FcamError
 from fcam.losses import PixelAlignmentLoss
 from fcam.model import FCAM
 from fcam.seeds import sample_seeds
 from fcam.winograd import quick_convolutions
 
+SeedMaps = Callable[[Tensor, Sequence[Tensor], Tensor], Tensor]
+"""Maps to sample seeds in: images (B, 3, H, W), features f1..fD, labels (B,) -> (B, H, W) in [0, 1]."""
 SMOOTH_STD = 0.3
 """Noise of Smooth-Grad-CAM++ on the normalised image (code)."""
 
@@ -103,13 +107,17 @@ class DecoderStage(nn.Module):
     """Stage 2: the decoder with the pixel alignment loss, on the frozen classifier's features.
 
     The backbone runs once: the same features feed the decoder and the CAM that seeds are drawn from.
+
+    Args:
+        seed_maps: maps to sample seeds in, instead of the CAM of `config.method`.
     """
 
     name = "decoder"
 
-    def __init__(self, model: FCAM, config: TrainConfig) -> None:
+    def __init__(self, model: FCAM, config: TrainConfig, seed_maps: SeedMaps | None = None) -> None:
         super().__init__()
         self.model = model
+        self.seed_maps = seed_maps
         self.settings = config.stage2
         self.config = config
         self.loss = PixelAlignmentLoss(config.loss)
@@ -133,7 +141,20 @@ class DecoderStage(nn.Module):
             out = self.model(images)
         seeds = None
         if self.loss.needs_seeds(epoch):
-            top, classifier = out.features[-1], self.model.classifier
-            maps = seed_cams(classifier, images, top, labels, config.method, config.variant, generator)
-            seeds = sample_seeds(maps, config.seeds, generator)
+            seeds = sample_seeds(self._maps(images, out.features, labels, generator), config.seeds, generator)
         return self.loss(out.maps, seeds, images, epoch)
+
+    def _maps(
+        self, images: Tensor, features: Sequence[Tensor], labels: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        if self.seed_maps is not None:
+            with torch.no_grad():
+                maps = self.seed_maps(images, features, labels)
+            if maps.shape != (len(images), *images.shape[-2:]):
+                raise FcamError(
+                    f"seed_maps returned shape {tuple(maps.shape)} for images of shape {tuple(images.shape)}; "
+                    "one map (H, W) for each image is needed"
+                )
+            return maps
+        method, variant = self.config.method, self.config.variant
+        return seed_cams(self.model.classifier, images, features[-1], labels, method, variant, generator)

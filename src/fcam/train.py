@@ -32,7 +32,7 @@ from fcam.precision import resolve
 from fcam.progress import epoch_bar, say
 from fcam.quiet import quiet_decoders
 from fcam.run import Run, config_to_dict
-from fcam.stages import ClassifierStage, DecoderStage
+from fcam.stages import ClassifierStage, DecoderStage, SeedMaps
 from fcam.start import build, introduce, settle, trains_classifier
 
 Stage = ClassifierStage | DecoderStage
@@ -42,8 +42,14 @@ CHECK_EVERY = 20
 """Steps between looks at the loss; each look makes an accelerator wait."""
 
 
-def train(config: TrainConfig) -> Path:
+def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     """Run both stages (or one), evaluate the selected model on `test`, and leave everything in `config.out`.
+
+    Args:
+        config: every setting of the run.
+        seed_maps: maps to sample seeds in, instead of the CAM of `config.method`: a function of images (B, 3, H, W),
+            their features f1..fD and labels (B,), which returns (B, H, W) in [0, 1]. It is not part of the run's
+            folder, so resuming needs it again.
 
     Returns:
         the run's folder.
@@ -81,7 +87,7 @@ def train(config: TrainConfig) -> Path:
     if config.tensorboard:
         accelerator.init_trackers("tensorboard")
     stages = [ClassifierStage(model, config)] if trains_classifier(config) else []
-    stages += [DecoderStage(model, config)] if config.stages != "classifier" else []
+    stages += [DecoderStage(model, config, seed_maps)] if config.stages != "classifier" else []
     for stage in stages:
         train_stage(stage, model, config, run, accelerator)
     model.metadata["decoder_trained"] = config.stages != "classifier"
