@@ -12,8 +12,10 @@ import time
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
+from fcam.cli import main
 from fcam.config import OptimizerConfig, StageConfig
 from fcam.errors import FcamError
 from fcam.model import FCAM
@@ -131,6 +133,17 @@ def test_seeds_from_other_maps_than_the_cam(tiny_run, tiny_config, tmp_path):
     assert not same(plain, weights(train(config("corner"), corner)))
     with pytest.raises(FcamError, match=r"seed_maps returned shape \(4, 2, 2\)"):
         train(config("wrong"), lambda images, features, labels: torch.zeros(len(images), 2, 2))
+
+
+def test_one_class_teaches_no_classifier(tiny_config, tmp_path, capsys):
+    for split in ("train", "val", "test"):
+        (tmp_path / "set" / split / "cat").mkdir(parents=True)
+        Image.new("RGB", (40, 40), (len(split), 9, 90)).save(tmp_path / "set" / split / "cat" / "a.png")
+    with pytest.raises(FcamError, match="one class, 'cat'.*--classifier-from"):
+        train(dataclasses.replace(tiny_config, data=str(tmp_path / "set"), out=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+    assert main(["data", "check", str(tmp_path / "set")]) == 0
+    assert "one class" in capsys.readouterr().out
 
 
 def test_a_second_run_in_the_same_folder_is_refused(tiny_run, tiny_config):

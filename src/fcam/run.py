@@ -39,8 +39,8 @@ def config_from_dict(cls: type, values: dict[str, Any], where: str = "config") -
     for name, value in values.items():
         if name not in hints:
             near = difflib.get_close_matches(str(name), hints, n=1)
-            hint = f"did you mean {near[0]!r}" if near else f"known are {', '.join(sorted(hints))}"
-            raise FcamError(f"{where} has an unknown field {shown(name)}; {hint}?")
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(hints))}"
+            raise FcamError(f"{where} has an unknown field {shown(name)}; {hint}")
         arguments[name] = _convert(hints[name], value, f"{where}.{name}")
     return cls(**arguments)
 

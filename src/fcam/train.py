@@ -24,7 +24,7 @@ from fcam.averaging import WeightAverage
 from fcam.config import OptimizerConfig, TrainConfig
 from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open_dataset, splits
 from fcam.environment import environment
-from fcam.errors import FcamError
+from fcam.errors import FcamError, shown
 from fcam.evaluate import evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
@@ -70,6 +70,11 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
         keep_freed_memory()
     config = settle(config)
     classes = open_dataset(config.data, "train").classes  # a wrong path ends here, before anything is written
+    if len(classes) < 2 and trains_classifier(config):
+        raise FcamError(
+            f"{config.data} has one class, {shown(classes[0])}, and a classifier learns what tells classes apart; add a "
+            "folder of other photos, or train only a decoder: --stages decoder with --classifier-from or --classifier"
+        )
     given = config.classifier_from or config.classifier
     if config.stages == "decoder" and not given and len(classes) != IMAGENET_CLASSES:
         raise FcamError(

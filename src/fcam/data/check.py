@@ -144,6 +144,8 @@ def _read_splits(root: Path, lists: Path | None, own_lists: bool, report: Report
             report.problems.append(str(error))
     if "train" not in names:
         report.notes.append("there is no train split: the set can be evaluated on but not trained on")
+    if any(len(split.classes) == 1 for split in found):
+        report.notes.append("there is one class: a decoder can be trained on it, but no classifier")
     return found
 
 
