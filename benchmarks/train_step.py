@@ -36,6 +36,7 @@ from skimage.filters import threshold_otsu
 from torch import Tensor
 from torch.nn import functional as F
 
+from fcam import winograd
 from fcam.benchmark.pictures import pictures
 from fcam.benchmark.report import headline
 from fcam.benchmark.timing import Spread, side_by_side
@@ -71,6 +72,8 @@ class Options:
     """Of our side; the authors work in float32."""
     keep_memory: bool = False
     """Let the authors' side keep freed memory too, as `fcam train` does on a CPU."""
+    direct: bool = False
+    """Our side without the convolutions of fcam.winograd."""
     photos: Path | None = None
     """Folder of photos to use instead of drawn pictures."""
     out: Path | None = None
@@ -230,7 +233,8 @@ def _serve(pipe: Connection, name: str, backbone: str, options: Options) -> None
         torch.set_num_threads(options.threads)
     if name == OURS or options.keep_memory:
         keep_freed_memory()
-    torch.manual_seed(0)
+    if options.direct:
+        winograd.WIDTH = 1 << 30
     ours = Step(backbone, CPU, options.precision, pictures(options.batch_size, options.size, options.photos))
     step = ours if name == OURS else AuthorsStep(ours)
     del ours
@@ -264,6 +268,7 @@ def measure(backbone: str, options: Options) -> dict[str, Any]:
         "size": options.size,
         "precision_of_ours": options.precision,
         "authors_keep_memory": options.keep_memory,
+        "direct_convolutions": options.direct,
         "whole_ms": {name: spread.as_dict() for name, (spread, _) in timed.items()},
         "ratio": timed[AUTHORS][1],
         "parts_ms": parts,
