@@ -50,9 +50,9 @@ class Compared(NamedTuple):
 COMPARED = (
     Compared("gradcampp", 40),
     Compared("smoothgradcampp", 40),
-    Compared("scorecam", 4, 256),
-    Compared("iscam", 2, 64),
-    Compared("sscam", 2, 16),
+    Compared("scorecam", 4, 128),
+    Compared("iscam", 2, 32),
+    Compared("sscam", 2, 8),
 )
 BOXES = (
     ("cam", "published"),

@@ -1,12 +1,15 @@
 """Train the decoder that ships with the package, measure it on every set, and write its folder and card.
 
-    python benchmarks/train_shipped.py --data ../shared/data --out runs/shipped
+    python benchmarks/photo_sets.py --data ../shared/data --out runs/photo_sets --seeds 0      # the teachers
+    python benchmarks/train_shipped.py --data ../shared/data --teachers runs/photo_sets --out runs/shipped
     python benchmarks/train_shipped.py --data ... --out ... --ship      # also replace src/fcam/shipped/lite0
 
 One class-agnostic decoder for EfficientNet-Lite0 with its 1000 ImageNet classes, on the training images of all four sets
-together. Nobody's label is used: the CAM that seeds come from is that of the class the classifier itself ranks first. The
-epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test` is read once, at the end.
-A finished training is not repeated, an interrupted one goes on.
+together. On the birds, butterflies and pets, seeds come from the maps of each set's own F-CAM, which learned from image
+labels and reads the same frozen features; on `imagenette10`, whose own F-CAM is no better than its CAM, from the CAM of
+the class that the ImageNet classifier ranks first. No box and no mask teaches anything. The epoch, and everything else that
+was chosen, is chosen on the four `val` splits together; `test` is read once, at the end. A finished training is not
+repeated, an interrupted one goes on.
 """
 
 from __future__ import annotations
@@ -14,17 +17,21 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from timm.data import ImageNetInfo  # pyright: ignore[reportPrivateImportUsage]
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader
 
 from fcam import files, shipped
 from fcam.cams import center_gaussian, normalize
 from fcam.config import ModelConfig, OptimizerConfig, SeedConfig, StageConfig, TrainConfig
 from fcam.data import EvalTransform, collate, open_dataset
+from fcam.errors import FcamError
 from fcam.heads import LinearHead
 from fcam.model import FCAM, foreground
 from fcam.progress import say
@@ -37,7 +44,11 @@ from fcam.train import train
 SETS = {"cub10": "max_box_acc", "butterfly10": "pxap", "pets3": "pxap", "imagenette10": "max_box_acc"}
 METRICS = {"max_box_acc": "MaxBoxAcc @0.5", "pxap": "PxAP"}
 KINDS = ("fcam", "center", *METHODS)
+TAUGHT = ("cub10", "butterfly10", "pets3")
+"""Sets whose own F-CAM teaches."""
 SPLITS = ("train", "val", "test")
+METHOD = "cam"
+"""Map of the ImageNet classifier where there is no teacher."""
 MOST = 600
 """Training images of one set, so that none of the four outweighs the others."""
 SIZE = 224
@@ -53,11 +64,60 @@ def imagenet_classes() -> list[str]:
 
 
 def build_classifier(folder: Path) -> FCAM:
-    """The ImageNet network with a fresh decoder, saved where training looks for it."""
+    """The ImageNet network with a fresh decoder."""
     if not (folder / "config.json").exists():
         model = create_model("tf_efficientnet_lite0", 1000, output_stride=16, classes=imagenet_classes())
         model.save_pretrained(folder)
     return FCAM.from_pretrained(folder)
+
+
+class Teachers:
+    """The F-CAM of every set in `TAUGHT`; its classes follow the 1000 of ImageNet, so that a label names the teacher too."""
+
+    def __init__(self, folder: Path, student: FCAM) -> None:
+        self.models = [FCAM.from_pretrained(folder / f"{name}-cam-0") for name in TAUGHT]
+        own = student.classifier.backbone.state_dict()
+        for name, model in zip(TAUGHT, self.models, strict=True):
+            state = model.classifier.backbone.state_dict()
+            if state.keys() != own.keys() or not all(torch.equal(state[key], own[key]) for key in own):
+                raise FcamError(f"the teacher of {name} in {folder} reads other features than the student")
+        counts = [1000, *(model.classifier.num_classes for model in self.models)]
+        self.first = [sum(counts[: i + 1]) for i in range(len(TAUGHT))]
+        self.classes = [*imagenet_classes()]
+        for name, model in zip(TAUGHT, self.models, strict=True):
+            self.classes += [f"{name} {own_name}" for own_name in model.classes or ()]
+        self.classifier = student.classifier
+
+    def joined(self, folder: Path) -> Path:
+        """Save the network whose head has the classes of ImageNet and of all teachers, for training to start from."""
+        if not (folder / "config.json").exists():
+            model = create_model(
+                "tf_efficientnet_lite0", len(self.classes), output_stride=16, classes=self.classes
+            )
+            heads = [m.classifier.head for m in (self, *self.models)]
+            rows = [head.fc for head in heads if isinstance(head, LinearHead)]
+            joined = {key: torch.cat([row.state_dict()[key] for row in rows]) for key in ("weight", "bias")}
+            assert isinstance(model.classifier.head, LinearHead)
+            model.classifier.head.fc.load_state_dict(joined)
+            model.save_pretrained(folder)
+        return folder
+
+    def labels(self, source: Path, split: str) -> dict[str, int]:
+        """The set's own image labels, counted after those of ImageNet and of the teachers before."""
+        dataset, offset = open_dataset(source, split), self.first[TAUGHT.index(source.name)]
+        return {i: offset + k for i, k in zip(dataset.image_ids, dataset.labels, strict=True)}
+
+    def seed_maps(self, images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
+        """The teacher's map where there is one, else the CAM of the class."""
+        maps = torch.empty(len(images), *images.shape[-2:])
+        rest = labels < 1000
+        for first, model in zip(self.first, self.models, strict=True):
+            mine = (labels >= first) & (labels < first + model.classifier.num_classes)
+            if mine.any():
+                maps[mine] = foreground(model.decoder([f[mine] for f in features], images.shape[-2:])).float()
+        if rest.any():
+            maps[rest] = seed_cams(self.classifier, images[rest], features[-1][rest], labels[rest], METHOD)
+        return maps
 
 
 @torch.inference_mode()
@@ -65,14 +125,16 @@ def predictions(model: FCAM, root: Path, split: str) -> dict[str, int]:
     """The class that the classifier ranks first, for every image of a split."""
     dataset = open_dataset(root, split, transform=EvalTransform(SIZE))
     found: dict[str, int] = {}
-    for batch in torch.utils.data.DataLoader(dataset, batch_size=32, collate_fn=collate, num_workers=2):  # type: ignore[arg-type]
+    for batch in DataLoader(dataset, batch_size=32, collate_fn=collate, num_workers=2):  # type: ignore[arg-type]
         logits = model.classifier(batch["image"].float().div_(255)).logits
         found |= dict(zip(batch["image_id"], logits.argmax(1).tolist(), strict=True))
     return found
 
 
-def relabel(model: FCAM, source: Path, root: Path) -> None:
-    """Write `root`: the same images, boxes and masks as `source`, with the classifier's own classes as labels."""
+def relabel(
+    labels: Callable[[Path, str], dict[str, int]], classes: list[str], source: Path, root: Path
+) -> None:
+    """Write `root`: the same images, boxes and masks as `source`, with other labels, a function of set and split."""
     if (root / "classes.txt").exists():
         return
     root.mkdir(parents=True, exist_ok=True)
@@ -80,15 +142,15 @@ def relabel(model: FCAM, source: Path, root: Path) -> None:
         if entry.is_dir() and entry.name not in ("metadata", "metadata_masks"):
             (root / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
     for split in SPLITS:
-        labels = "".join(f"{i},{k}\n" for i, k in predictions(model, source, split).items())
+        lines = "".join(f"{i},{k}\n" for i, k in labels(source, split).items())
         for lists in ("metadata", "metadata_masks"):
             if (source / lists / split).is_dir():
                 shutil.copytree(source / lists / split, root / lists / split, dirs_exist_ok=True)
-                files.write_text(root / lists / split / "class_labels.txt", labels)
-    files.write_text(root / "classes.txt", "".join(f"{name}\n" for name in imagenet_classes()))
+                files.write_text(root / lists / split / "class_labels.txt", lines)
+    files.write_text(root / "classes.txt", "".join(f"{name}\n" for name in classes))
 
 
-def merge(roots: dict[str, Path], root: Path) -> None:
+def merge(roots: dict[str, Path], classes: list[str], root: Path) -> None:
     """Write `root`: one data set whose image ids begin with the set's name, at most `MOST` training images of each."""
     if (root / "classes.txt").exists():
         return
@@ -98,7 +160,7 @@ def merge(roots: dict[str, Path], root: Path) -> None:
             files.write_text(root / "metadata" / split / name, lines)
     for name, source in roots.items():
         (root / name).symlink_to(source.resolve(), target_is_directory=True)
-    files.write_text(root / "classes.txt", "".join(f"{name}\n" for name in imagenet_classes()))
+    files.write_text(root / "classes.txt", "".join(f"{name}\n" for name in classes))
 
 
 def _prefixed(roots: dict[str, Path], split: str) -> Iterator[tuple[str, str]]:
@@ -117,7 +179,7 @@ def _prefixed(roots: dict[str, Path], split: str) -> Iterator[tuple[str, str]]:
         yield name, "".join(rows)
 
 
-def config(data: Path, classifier: Path, out: Path, method: str, seed: int) -> TrainConfig:
+def config(data: Path, classifier: Path, out: Path, seed: int) -> TrainConfig:
     """Settings of the training; ours, chosen on the four `val` splits together."""
     return TrainConfig(
         name="shipped-lite0",
@@ -125,11 +187,15 @@ def config(data: Path, classifier: Path, out: Path, method: str, seed: int) -> T
         out=str(out),
         stages="decoder",
         classifier_from=str(classifier),
-        method=method,  # type: ignore[arg-type]
+        method=METHOD,
         model=ModelConfig(backbone="tf_efficientnet_lite0", output_stride=16),
         seeds=SeedConfig(n_minus=0.3, foreground_pixels=5, background_pixels=5),
         stage2=StageConfig(
-            epochs=2, batch_size=16, average=0.98, optimizer=OptimizerConfig(lr=0.03, schedule="cosine")
+            epochs=3,
+            batch_size=16,
+            select="max_box_acc_v2",
+            average=0.98,
+            optimizer=OptimizerConfig(lr=0.03, schedule="cosine"),
         ),
         seed=seed,
         resume=True,
@@ -137,7 +203,7 @@ def config(data: Path, classifier: Path, out: Path, method: str, seed: int) -> T
 
 
 @torch.inference_mode()
-def sharpen(model: FCAM, root: Path) -> None:
+def sharpen(model: FCAM, roots: dict[str, Path]) -> None:
     """Give the logits the factor with which the first class is as probable, on average over `val`, as in the network as it is.
 
     Without its last stride the network averages over more positions and is unsure of everything; no label is needed here.
@@ -146,8 +212,10 @@ def sharpen(model: FCAM, root: Path) -> None:
     assert isinstance(head, LinearHead)
     whole = create_model("tf_efficientnet_lite0", 1000, output_stride=32).eval()
     sure, logits = [], []
-    dataset = open_dataset(root, "val", transform=EvalTransform(SIZE))
-    for batch in torch.utils.data.DataLoader(dataset, batch_size=32, collate_fn=collate, num_workers=2):  # type: ignore[arg-type]
+    dataset = ConcatDataset(
+        [open_dataset(root, "val", transform=EvalTransform(SIZE)) for root in roots.values()]
+    )
+    for batch in DataLoader(dataset, batch_size=32, collate_fn=collate, num_workers=2):  # type: ignore[arg-type]
         images = batch["image"].to(memory_format=torch.channels_last).float().div_(255)
         sure.append(whole.classifier(images).logits.softmax(1).amax(1))
         logits.append(model.classifier(images).logits / head.scale)
@@ -166,7 +234,7 @@ def measure(model: FCAM, roots: dict[str, Path], split: str) -> dict[str, Any]:
     for name, metric in SETS.items():
         dataset = open_dataset(roots[name], split, transform=EvalTransform(SIZE), localization=True)
         card = Scorecard(dataset, KINDS, device=torch.device("cpu"))
-        for batch in torch.utils.data.DataLoader(dataset, batch_size=32, collate_fn=collate, num_workers=2):  # type: ignore[arg-type]
+        for batch in DataLoader(dataset, batch_size=32, collate_fn=collate, num_workers=2):  # type: ignore[arg-type]
             images = batch["image"].to(memory_format=torch.channels_last).float().div_(255)
             out, floor = model(images), normalize(center_gaussian(SIZE, SIZE)[None])
             maps = {"fcam": foreground(out.maps), "center": floor.expand(len(images), -1, -1)}
@@ -204,7 +272,9 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the four sets")
     parser.add_argument("--out", type=Path, default=Path("runs/shipped"))
-    parser.add_argument("--method", default="layercam", choices=METHODS)
+    parser.add_argument(
+        "--teachers", type=Path, default=Path("runs/photo_sets"), help="runs of photo_sets.py"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", default="test", choices=("val", "test"), help="what to measure on")
     parser.add_argument("--baselines", action="store_true", help="only measure the classifier's CAMs")
@@ -214,14 +284,22 @@ def main() -> None:
     model = build_classifier(out / "classifier")
     roots = {name: out / "sets" / name for name in SETS}
     for name, root in roots.items():
-        relabel(model, arguments.data / name, root)
-    merge(roots, out / "data")
-    run = out / f"{arguments.method}-{arguments.seed}"
+        relabel(partial(predictions, model), imagenet_classes(), arguments.data / name, root)
+    run = out / f"decoder-{arguments.seed}"
     if not arguments.baselines:
+        teachers = Teachers(arguments.teachers, model)
+        taught = {name: out / "taught" / name for name in TAUGHT}
+        for name, root in taught.items():
+            relabel(teachers.labels, teachers.classes, arguments.data / name, root)
+        merge(roots | taught, teachers.classes, out / "data")
         if not (run / "metrics.json").exists():
-            train(config(out / "data", out / "classifier", run, arguments.method, arguments.seed))
-        model = FCAM.from_pretrained(run)
-    sharpen(model, out / "data")
+            start = teachers.joined(out / "joined")
+            train(config(out / "data", start, run, arguments.seed), teachers.seed_maps)
+        trained = FCAM.from_pretrained(run)
+        model.decoder.load_state_dict(trained.decoder.state_dict())
+        model.metadata |= trained.metadata
+        model.eval()
+    sharpen(model, roots)
     results = measure(model, roots, arguments.split)
     files.write_json(run / f"shipped-{arguments.split}.json", results)
     print(table(results))
