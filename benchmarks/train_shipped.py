@@ -1,6 +1,6 @@
 """Train the decoder that ships with the package, measure it on every set, and write its folder and card.
 
-    python benchmarks/photo_sets.py --data ../shared/data --out runs/photo_sets --seeds 0      # the teachers
+    python benchmarks/photo_sets.py --data ../shared/data --out runs/photo_sets      # the teachers
     python benchmarks/train_shipped.py --data ../shared/data --teachers runs/photo_sets --out runs/shipped
     python benchmarks/train_shipped.py --data ... --out ... --ship      # also replace src/fcam/shipped/lite0
 

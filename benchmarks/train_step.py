@@ -40,13 +40,12 @@ from fcam import winograd
 from fcam.benchmark.pictures import pictures
 from fcam.benchmark.report import headline
 from fcam.benchmark.timing import Spread, side_by_side
-from fcam.benchmark.train_step import EPOCH, PARTS, Laps, Step
+from fcam.benchmark.train_step import PARTS, Laps, Step, timed_terms
 from fcam.classifier import Classifier
 from fcam.config import Precision, SeedConfig
 from fcam.decoder import Decoder
 from fcam.environment import environment
 from fcam.files import write_json, write_text
-from fcam.losses import barrier_t, partial_cross_entropy, size_constraint
 from fcam.memory import keep_freed_memory
 from fcam.seeds import IGNORE
 
@@ -106,7 +105,6 @@ class AuthorsStep:
     def in_parts(self) -> tuple[dict[str, Tensor], dict[str, float]]:
         """One step; returns the loss terms and the milliseconds of its parts."""
         lap = Laps(CPU)
-        weights = self.config.loss
         with lap("images"):
             images = self.images.float().div_(255)
         with lap("backbone"), torch.no_grad():
@@ -117,19 +115,13 @@ class AuthorsStep:
             maps = cams_one_by_one(self.classifier, images, self.labels)
         with lap("seeds"):
             seeds = seeds_one_by_one(maps, self.config.seeds)
-        with lap("losses"):
-            S = logits.softmax(1)
-            partial = weights.alpha * partial_cross_entropy(logits, seeds)
-            t = barrier_t(EPOCH, weights.barrier_t, weights.barrier_growth, weights.barrier_max)
-            size = weights.size * size_constraint(S, t)
-        with lap("crf"):
-            crf = weights.crf * self.crf(S, images)
+        terms = timed_terms(lap, self.config.loss, self.crf, logits, seeds, images)
         with lap("backward"):
-            (crf + size + partial).backward()
+            torch.stack(list(terms.values())).sum().backward()
         with lap("optimizer"):
             self.optimizer.step()
             self.optimizer.zero_grad()
-        return {"partial_ce": partial, "crf": crf, "size": size}, lap.milliseconds
+        return terms, lap.milliseconds
 
 
 def decode(decoder: Decoder, features: list[Tensor], size: torch.Size) -> Tensor:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fcam.benchmark import published
 from fcam.benchmark.pictures import pictures
 from fcam.benchmark.runtime import CLASSES, build
 from fcam.benchmark.timing import Spread, milliseconds, synchronize
-from fcam.config import Precision, TrainConfig
+from fcam.config import LossConfig, Precision, TrainConfig
 from fcam.errors import FcamError
 from fcam.losses import barrier_t, partial_cross_entropy, size_constraint
 from fcam.precision import autocast, resolve
@@ -97,15 +97,7 @@ class Step:
                 seeds = sample_seeds(maps, config.seeds, self.generator)
             with lap("decoder"), quick_convolutions(images):
                 logits = model.decoder(features, images.shape[-2:]).float()
-            weights = config.loss
-            with lap("losses"):
-                S = logits.softmax(1)
-                partial = weights.alpha * partial_cross_entropy(logits, seeds)
-                t = barrier_t(EPOCH, weights.barrier_t, weights.barrier_growth, weights.barrier_max)
-                size = weights.size * size_constraint(S, t)
-            with lap("crf"):
-                crf = weights.crf * loss.crf(S, images)
-        terms = {"partial_ce": partial, "crf": crf, "size": size}
+            terms = timed_terms(lap, config.loss, loss.crf, logits, seeds, images)
         with lap("backward"):
             self.scaler.scale(sum(terms.values(), torch.zeros((), device=self.device))).backward()
         with lap("optimizer"):
@@ -120,6 +112,20 @@ class Step:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+
+
+def timed_terms(
+    lap: Laps, weights: LossConfig, crf_loss: nn.Module, logits: Tensor, seeds: Tensor, images: Tensor
+) -> dict[str, Tensor]:
+    """The weighted loss terms of logits (B, 2, H, W), the CRF's timed apart from the others."""
+    with lap("losses"):
+        S = logits.softmax(1)
+        partial = weights.alpha * partial_cross_entropy(logits, seeds)
+        t = barrier_t(EPOCH, weights.barrier_t, weights.barrier_growth, weights.barrier_max)
+        size = weights.size * size_constraint(S, t)
+    with lap("crf"):
+        crf = weights.crf * crf_loss(S, images)
+    return {"partial_ce": partial, "crf": crf, "size": size}
 
 
 class Laps:

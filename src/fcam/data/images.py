@@ -24,14 +24,14 @@ LIMIT = "FCAM_MAX_MEGAPIXELS"
 def _max_pixels() -> int:
     text = os.environ.get(LIMIT, "100")
     try:
-        megapixels = float(text)
+        pixels = 1e6 * float(text)
     except ValueError:
-        megapixels = math.nan
-    if not 0 < megapixels < math.inf:
+        pixels = math.nan
+    if not 0 < pixels < math.inf:
         raise FcamError(
             f"the environment variable {LIMIT} is {shown(text)}; set it to a number of megapixels, or unset it"
         )
-    return math.floor(1e6 * megapixels)
+    return math.floor(pixels)
 
 
 MAX_PIXELS = _max_pixels()
