@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from fcam.cams.forward import logits_of, unwrap
+from fcam.cams.forward import logits_of, refuse_quantised, unwrap
 from fcam.cams.layout import find_layout
 from fcam.cams.target import before_pooling, is_early, maps_on_path
 from fcam.cams.trace import Call, Recorder
@@ -87,6 +87,7 @@ def find_pyramid(model: nn.Module, image_size: int = 224, level: str | Sequence[
 
 def _copy(model: nn.Module) -> nn.Module:
     """A copy in eval mode with float32 weights, so that the caller's model keeps its mode and its flags."""
+    refuse_quantised(unwrap(model))
     try:
         whole = copy.deepcopy(unwrap(model)).float().eval()
         if any(tensor.is_meta for tensor in whole.state_dict().values() if isinstance(tensor, Tensor)):

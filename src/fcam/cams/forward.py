@@ -126,7 +126,7 @@ def linear_weight(
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the plain module inside torch.compile, DistributedDataParallel or DataParallel wrappers.
 
-    Raises `FcamError` for what is no module, or one that cannot be watched or has no gradients.
+    Raises `FcamError` for what is no module, or one that cannot be watched.
     """
     if not isinstance(model, nn.Module):
         raise FcamError(
@@ -134,16 +134,20 @@ def unwrap(model: nn.Module) -> nn.Module:
         )
     if isinstance(model, torch.jit.ScriptModule):
         raise FcamError("a TorchScript model cannot be looked into; pass the module it was made from")
+    inner = getattr(model, "_orig_mod", None)
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        inner = model.module
+    return unwrap(inner) if isinstance(inner, nn.Module) else model
+
+
+def refuse_quantised(model: nn.Module) -> None:
+    """Raise `FcamError` for a model that has no gradients; for its first call, since all its layers are looked at."""
     layer = next((layer for layer in model.modules() if _is_quantised(layer)), None)
     if layer is not None:
         raise FcamError(
             f"{type(model).__name__} is quantised ({type(layer).__module__}.{type(layer).__name__}) and has no gradients; "
             "pass the float model it was made from"
         )
-    inner = getattr(model, "_orig_mod", None)
-    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        inner = model.module
-    return unwrap(inner) if isinstance(inner, nn.Module) else model
 
 
 def _is_quantised(layer: nn.Module) -> bool:

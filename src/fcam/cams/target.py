@@ -20,6 +20,7 @@ from fcam.cams.forward import (
     evaluating,
     forward_at,
     logits_of,
+    refuse_quantised,
     run_at_calls,
     unwrap,
     watch_calls,
@@ -83,6 +84,7 @@ def find_targets(model: nn.Module, images: Tensor) -> list[Target]:
     known = _known.get(model)
     if known is not None and known[0] == signature:
         return known[1]
+    refuse_quantised(model)
     with evaluating(model), torch.no_grad():
         try:
             targets = _search(model, images[:1])
@@ -220,6 +222,7 @@ def _target(call: Call) -> Target:
 
 def _run_at_layers(model: nn.Module, images: Tensor, layers: Sequence[str | nn.Module]) -> Forward:
     names = [layer_name(model, layer) for layer in layers]
+    refuse_quantised(model)
     modules = dict(model.named_modules())
     watch = HeadWatch()
     seen: dict[str, Any] = {}
