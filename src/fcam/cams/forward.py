@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from fcam.cams.layout import Layout, find_layout
-from fcam.cams.trace import HeadWatch, tensors_in
+from fcam.cams.trace import HeadWatch, function_modes, tensors_in
 from fcam.errors import FcamError, cut
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a map is read: `call` counts the model's torch calls, `layer` made it, `shape` is (B, ...)."""
+    """Where a map is read: `call` counts the model's torch calls, `layer` made it, `shape` is (B, ...).
+
+    `way_in` is a layer entered shortly before, and how many calls came before it: watching may begin there.
+    """
 
     call: int
     function: str
     layer: str
     shape: tuple[int, ...]
+    way_in: tuple[str, int] = ("", 0)
 
     def __str__(self) -> str:
         where = f"'{self.layer}'" if self.layer else f"torch call {self.call} ({self.function})"
@@ -68,10 +73,35 @@ class Forward:
 
 def watch_calls(model: nn.Module, images: Tensor, targets: list[Target]) -> tuple[HeadWatch, Tensor]:
     """Run `model` once with the graph cut at known calls; return what was seen and the logits (B, K)."""
-    watch = HeadWatch(tuple(target.call for target in targets), grids=len(targets[-1].shape) == 3)
-    with watch:
+    grids = len(targets[-1].shape) == 3
+    # The grid that tokens came from may be made anywhere before them; a map needs nothing that was before.
+    layer, skipped = ("", 0) if grids else targets[0].way_in
+    watch = HeadWatch(tuple(target.call for target in targets), grids, skipped)
+    with watch_from(watch, model, layer):
         logits = logits_of(answer_of(model, images), len(images))
     return watch, logits
+
+
+@contextmanager
+def watch_from(watch: HeadWatch, model: nn.Module, layer: str) -> Iterator[None]:
+    """Enter `watch` when the model's forward comes to `layer` ("": at once) and leave it at the end.
+
+    Torch takes as long to pass a call to a watcher as to run a small layer, and most calls come before the map.
+    """
+    if not layer:
+        with watch:
+            yield
+        return
+    depth, thread = function_modes(), threading.get_ident()
+    with ExitStack() as stack:
+
+        def begin(_module: nn.Module, _args: Any) -> None:
+            # Not for another thread's forward of the same model, nor inside a `with` of the model's own.
+            if threading.get_ident() == thread and function_modes() == depth:
+                stack.enter_context(watch)
+
+        stack.callback(model.get_submodule(layer).register_forward_pre_hook(begin).remove)
+        yield
 
 
 def run_at_calls(model: nn.Module, images: Tensor, targets: list[Target]) -> Forward | None:

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -124,7 +125,7 @@ def _search(model: nn.Module, image: Tensor) -> list[Target]:
     deep = [call for call in stages if call.number < last.number and size[0] >= 3.5 * call.shape[-2]]
     if not taps:  # a map of the last resolution before the last map is the same stage
         deep = [call for call in deep if call.shape[-2:] != last.shape[-2:]]
-    return [_target(call) for call in (*deep, last)]
+    return [replace(_target(call), way_in=recorder.way_in(call)) for call in (*deep, last)]
 
 
 def maps_on_path(recorder: Recorder, logits: Tensor, size: tuple[int, int]) -> tuple[list[Call], list[Call]]:

@@ -55,6 +55,11 @@ def _returned_tensors(result: Any) -> bool:
     )
 
 
+def function_modes() -> int:
+    """Return how many `TorchFunctionMode`s are entered in this thread."""
+    return torch._C._len_torch_function_stack()
+
+
 class Recorder(TorchFunctionMode):
     """Record the calls of one forward pass on `images`, and the layers whose output each call became."""
 
@@ -64,6 +69,7 @@ class Recorder(TorchFunctionMode):
         # Weak keys: recording must not keep the whole forward alive, photos can be large.
         self._number: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._number[images] = 0
+        self._entries: dict[str, list[int]] = {}
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -83,7 +89,19 @@ class Recorder(TorchFunctionMode):
         return result
 
     def name_layers(self, model: nn.Module) -> list[Any]:
-        """Hook every layer of `model` so that calls learn its name; the caller removes the handles."""
+        """Hook every layer of `model`, for its calls to learn its name and for `way_in`; the caller removes the handles.
+
+        Before the recorder is entered.
+        """
+        depth = function_modes() + 1
+
+        def enter(name: str) -> Callable:
+            def hook(_module: nn.Module, _args: Any) -> None:
+                # A mode begun inside a `with` of the model's own would be ended by it.
+                outside = function_modes() == depth
+                self._entries.setdefault(name, []).append(len(self.calls) - 1 if outside else -1)
+
+            return hook
 
         def note(name: str) -> Callable:
             def hook(_module: nn.Module, _args: Any, output: Any) -> None:
@@ -93,7 +111,21 @@ class Recorder(TorchFunctionMode):
 
             return hook
 
-        return [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
+        layers = [(name, module) for name, module in model.named_modules() if name]
+        return [
+            *(module.register_forward_pre_hook(enter(name)) for name, module in layers),
+            *(module.register_forward_hook(note(name)) for name, module in layers),
+        ]
+
+    def way_in(self, call: Call) -> tuple[str, int]:
+        """Return the last layer entered before `call` and how many calls came before it; ("", 0) where none will do.
+
+        Only layers that ran once: a hook on another could not tell which of its runs is meant.
+        """
+        once = {name: found[0] for name, found in self._entries.items() if len(found) == 1}
+        before = [(count, name) for name, count in once.items() if 0 < count < call.number]
+        count, name = max(before, default=(0, ""), key=lambda entry: entry[0])
+        return name, count
 
     def calls_of(self, tensors: Any) -> list[Call]:
         """Return the calls that made the tensors in a nested value, where they were recorded."""
@@ -138,7 +170,7 @@ class HeadWatch(TorchFunctionMode):
     its tensor.
     """
 
-    def __init__(self, numbers: tuple[int, ...] = (), grids: bool = True) -> None:
+    def __init__(self, numbers: tuple[int, ...] = (), grids: bool = True, skipped: int = 0) -> None:
         super().__init__()
         self.want_grids = grids
         self.numbers = numbers
@@ -147,7 +179,7 @@ class HeadWatch(TorchFunctionMode):
         self.grids: dict[tuple[int, int], None] = {}
         self.linears: list[tuple[Tensor, Tensor | None]] = []
         self.last_linear_input: Tensor | None = None
-        self._count = 0
+        self._count = skipped
         self._leaf_key: Any = None
         self._swapped: dict[int, tuple[Tensor, Tensor]] = {}
         self._paused = False

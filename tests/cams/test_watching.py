@@ -1,0 +1,102 @@
+"""Watching a forward pass begins shortly before its map, and that changes no map."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fcam.cams import cam
+from fcam.cams.forward import run_at_calls
+from fcam.cams.target import find_targets
+from fcam.errors import FcamError
+
+
+class Net(nn.Module):
+    """A CNN with one ReLU module for all, whose deep part may run inside a context of the model's own."""
+
+    def __init__(self, context: bool = False) -> None:
+        super().__init__()
+        self.stem, self.deep, self.last = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Conv2d(4, 6, 3, stride=2, padding=1),
+            nn.Conv2d(6, 8, 3, padding=1),
+        )
+        self.relu, self.fc = nn.ReLU(), nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5))
+        self.context, self.broken = context, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.stem(x))
+        if self.context:
+            with torch.device("cpu"):
+                x = self.relu(self.last(self.relu(self.deep(x))))
+        else:
+            x = self.relu(self.last(self.relu(self.deep(x))))
+        if self.broken:
+            raise ValueError("out of order")
+        return self.fc(x.mean((2, 3)))
+
+
+def net(context: bool = False) -> Net:
+    torch.manual_seed(0)
+    return Net(context).eval()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))
+
+
+def test_begins_at_the_last_layer_that_runs_once(images: Tensor) -> None:
+    target = find_targets(net(), images)[-1]
+    assert target.way_in == ("last", target.call - 2)
+
+
+def test_the_map_is_the_one_of_a_forward_watched_as_a_whole(images: Tensor) -> None:
+    model = net()
+    target = find_targets(model, images)[-1]
+    with torch.no_grad():
+        late, whole = (run_at_calls(model, images, [t]) for t in (target, replace(target, way_in=("", 0))))
+    assert late is not None
+    assert whole is not None
+    assert torch.equal(late.activations[0], whole.activations[0])
+    classes = torch.tensor([[1, 2], [3, 4]])
+    assert torch.equal(late.gradients(classes)[0], whole.gradients(classes)[0])
+
+
+def test_never_begins_inside_a_context_of_the_models_own(images: Tensor) -> None:
+    inside, plain = net(context=True), net()
+    # `torch.device` is such a mode itself: leaving it would end the watch instead.
+    assert find_targets(inside, images)[-1].way_in[0] not in ("deep", "last")
+    for _ in range(2):
+        torch.testing.assert_close(cam(inside, images, 4, "gradcam"), cam(plain, images, 4, "gradcam"))
+    assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_a_context_that_comes_later_is_noticed(images: Tensor) -> None:
+    model = net()
+    want = cam(model, images, 4, "gradcam")
+    model.context = True
+    torch.testing.assert_close(cam(model, images, 4, "gradcam"), want)
+
+
+def test_no_hook_stays_when_the_forward_fails(images: Tensor) -> None:
+    model = net()
+    cam(model, images, 4, "gradcam")
+    model.broken = True
+    with pytest.raises(FcamError, match="out of order"):
+        cam(model, images, 4, "gradcam")
+    assert not any(layer._forward_pre_hooks or layer._forward_hooks for layer in model.modules())
+    assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_threads_may_share_a_model() -> None:
+    model = net()
+    photos = [torch.rand(1, 3, 16, 24, generator=torch.Generator().manual_seed(i)) for i in range(40)]
+    want = [cam(model, photo, 4, "gradcam") for photo in photos]
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda photo: cam(model, photo, 4, "gradcam"), photos))
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
