@@ -6,6 +6,7 @@ import copy
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -173,6 +174,8 @@ def test_normalisation_is_the_models_own_or_yours() -> None:
     assert of(attach(timm.create_model("tf_efficientnet_lite0", num_classes=4), image_size=SIDE)) == half
     assert of(attach(OwnCNN(), image_size=SIDE)) == ([0.0] * 3, [1.0] * 3)
     assert of(attach(OwnCNN(), image_size=SIDE, mean=(0.5,) * 3, std=(0.5,) * 3)) == half
+    arrays = {"mean": np.full(3, 0.5), "std": torch.full((3,), 0.5)}
+    assert of(attach(OwnCNN(), image_size=SIDE, **arrays)) == half
     with pytest.raises(fcam.FcamError, match="go together"):
         attach(OwnCNN(), mean=(0.5,) * 3)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -60,8 +61,8 @@ def attach(
         raise FcamError("mean and std go together; give both, or neither for the classifier's own")
     own_mean, own_std, origin = sources.normalization(model)
     if mean is not None and std is not None:
-        _check_three(mean, std)
-        own_mean, own_std, origin = tuple(mean), tuple(std), f"given, mean {tuple(mean)}, std {tuple(std)}"
+        own_mean, own_std = _three(mean, std)
+        origin = f"given, mean {own_mean}, std {own_std}"
     classifier = classifier_from(model, source, image_size, level, own_mean, own_std, origin, outputs)
     if source is None:
         classifier.source = sources.identify(model, classifier.head.num_outputs)
@@ -73,13 +74,19 @@ def attach(
     return found
 
 
-def _check_three(mean: Sequence[float], std: Sequence[float]) -> None:
-    numbers = [
-        isinstance(three, Sequence) and len(three) == 3 and all(isinstance(x, int | float) for x in three)
-        for three in (mean, std)
-    ]
-    if not all(numbers) or not all(s > 0 for s in std) or not all(abs(m) <= 1 for m in mean):
+def _three(mean: Any, std: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std as tuples of three floats: lists, arrays and tensors are all written for them."""
+    try:
+        means, stds = (tuple(float(x) for x in three) for three in (mean, std))
+    except (TypeError, ValueError):
+        means, stds = (), ()
+    if (
+        not len(means) == len(stds) == 3
+        or not all(s > 0 for s in stds)
+        or not all(abs(m) <= 1 for m in means)
+    ):
         raise FcamError(
             f"mean and std need three numbers each, mean within 1 and std above 0, got {shown(mean)} and {shown(std)}; "
             "they refer to images in [0, 1], divide those for 8-bit images by 255"
         )
+    return means, stds
