@@ -125,6 +125,22 @@ def test_folder_sets(tmp_path: Path) -> None:
     assert any("not a COCO file" in problem for problem in problems)
 
 
+@pytest.mark.parametrize("top", ["train", "."])
+def test_class_folders_without_images_are_found(tmp_path: Path, top: str) -> None:
+    for name in ("cat", "dog", "owl"):
+        (tmp_path / top / name).mkdir(parents=True)
+        for i in range(0 if name == "owl" else 3):
+            noise = np.random.default_rng([len(name), ord(name[0]), i]).integers(0, 255, (20, 24, 3))
+            Image.fromarray(noise.astype(np.uint8)).save(tmp_path / top / name / f"{i}.png")
+    (tmp_path / top / "masks").mkdir()
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels/boxes.txt").write_text("")
+    problems = [text for text in check(tmp_path).problems if "no class" in text]
+    assert problems == [
+        f"{Path(top) / 'owl'} holds no image, so it is no class; add its images or remove the folder"
+    ]
+
+
 def test_progress_and_printing(wsol_set: Path) -> None:
     (wsol_set / "images" / "train" / "00" / "0001.jpg").unlink()
     calls = []

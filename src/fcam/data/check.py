@@ -142,6 +142,11 @@ def _read_splits(root: Path, lists: Path | None, own_lists: bool, report: Report
             found.append(split)
         except FcamError as error:
             report.problems.append(str(error))
+    if lists is None:
+        report.problems += [
+            f"{path.relative_to(root)} holds no image, so it is no class; add its images or remove the folder"
+            for path in folder.empty_classes(root)
+        ]
     if "train" not in names:
         report.notes.append("there is no train split: the set can be evaluated on but not trained on")
     if any(len(split.classes) == 1 for split in found):

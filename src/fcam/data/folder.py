@@ -58,6 +58,22 @@ def class_names(root: Path) -> list[str]:
     return sorted(names)
 
 
+def empty_classes(root: Path) -> list[Path]:
+    """Return the folders that stand where classes stand and hold no image, so that reading leaves them out.
+
+    Beside classes that stand in no split other things may lie, too: there a folder counts only when nothing is in it.
+    """
+    splits = [folder for split in SPLITS if (folder := split_folder(root, split))]
+    names = {*class_names(root), "masks"}
+    return [
+        path
+        for top in splits or [root]
+        for path in sorted(top.iterdir())
+        if path.is_dir() and path.name not in names and not path.name.startswith(".")
+        if splits or not any(path.iterdir())
+    ]
+
+
 def images_by_split(root: Path) -> dict[str, list[str]]:
     """Return the image ids of every split that has images, as sorted paths relative to `root`."""
     folders = {split: folder for split in SPLITS if (folder := split_folder(root, split))}
