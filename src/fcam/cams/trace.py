@@ -89,9 +89,9 @@ class Recorder(TorchFunctionMode):
         return result
 
     def name_layers(self, model: nn.Module) -> list[Any]:
-        """Hook every layer of `model`, for its calls to learn its name and for `way_in`; the caller removes the handles.
+        """Hook every layer of `model`, so that calls learn its name and `way_in` when it began.
 
-        Before the recorder is entered.
+        To be called before the recorder is entered; the caller removes the handles.
         """
         depth = function_modes() + 1
 
@@ -167,7 +167,7 @@ class HeadWatch(TorchFunctionMode):
 
     `numbers` are the calls (as counted by `Recorder`) whose results are wanted; `take` may be called from a
     layer hook instead. The first becomes a leaf, those after it stay in the graph. `taken` maps each key to
-    its tensor.
+    its tensor. A watch that is entered late is told how many calls it `skipped`, so that numbers mean the same.
     """
 
     def __init__(self, numbers: tuple[int, ...] = (), grids: bool = True, skipped: int = 0) -> None:
