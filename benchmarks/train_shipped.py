@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader
 
 from fcam import files, shipped
-from fcam.cams import center_gaussian, normalize
+from fcam.cams import center_gaussian, interpolated, normalize
 from fcam.config import ModelConfig, OptimizerConfig, SeedConfig, StageConfig, TrainConfig
 from fcam.data import EvalTransform, collate, open_dataset
 from fcam.errors import FcamError
@@ -37,7 +37,6 @@ from fcam.progress import say
 from fcam.recipes import METHODS
 from fcam.registry import create_model
 from fcam.scores import Scorecard
-from fcam.stages import seed_cams
 from fcam.train import train
 
 SETS = {"cub10": "max_box_acc", "butterfly10": "pxap", "pets3": "pxap", "imagenette10": "max_box_acc"}
@@ -113,7 +112,7 @@ class Teachers:
                 continue
             found = foreground(model.decoder([f[mine] for f in features], images.shape[-2:])).float()
             if name in WITH_CAM:
-                cams = seed_cams(model.classifier, images[mine], features[-1][mine], own[mine], "cam")
+                cams = interpolated(model.classifier, images[mine], features[-1][mine], own[mine], "cam")
                 found = found * cams
             maps[mine] = found
         return maps
@@ -237,7 +236,9 @@ def measure(model: FCAM, roots: dict[str, Path], split: str) -> dict[str, Any]:
             out, floor = model(images), normalize(center_gaussian(SIZE, SIZE)[None])
             maps = {"fcam": foreground(out.maps), "center": floor.expand(len(images), -1, -1)}
             for method in METHODS:
-                maps[method] = seed_cams(model.classifier, images, out.features[-1], batch["label"], method)
+                maps[method] = interpolated(
+                    model.classifier, images, out.features[-1], batch["label"], method
+                )
             card.update(maps, out.logits, batch)
         values = {kind: _percent(card, kind, metric) for kind in KINDS}
         results[name] = {"metric": metric, "images": len(dataset), **values}

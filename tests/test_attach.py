@@ -18,9 +18,9 @@ from torch.nn import functional as F
 import fcam
 from fcam.attached import AttachedClassifier
 from fcam.attachment import attach
-from fcam.cams import cam, explain_target
+from fcam.cams import cam, explain_target, interpolated
 from fcam.config import TrainConfig
-from fcam.stages import DecoderStage, seed_cams
+from fcam.stages import DecoderStage
 
 SIDE = 64
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -141,7 +141,7 @@ def test_seeds_come_from_the_map_that_cam_gives_on_your_own_model(
     labels = torch.tensor([2, 0])
     with torch.inference_mode():
         top = model.classifier(images).features[-1]
-        got = seed_cams(model.classifier, images, top, labels, method)
+        got = interpolated(model.classifier, images, top, labels, method)
     want = cam(yours, normalized(model, images), labels, method)
     assert want.amax((1, 2)).tolist() == [1, 1]
     want = F.interpolate(want[:, None], (SIDE, SIDE), mode="bilinear")[:, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -84,6 +85,18 @@ def test_evaluate_a_run_then_its_saved_maps(tiny_run, drawn_set, tmp_path, monke
     assert stored["images"] == direct["images"]
     for name in ("max_box_acc", "max_box_acc_v2"):
         assert stored["maps"]["cam"][name] == direct["maps"]["fcam"][name]
+
+
+def test_classes_of_other_names_are_doubted(tiny_run, drawn_set, tmp_path, capsys):
+    root = tmp_path / "set"
+    shutil.copytree(drawn_set, root)
+    names = next(root.rglob("classes.txt"))
+    names.write_text("".join(f"{line}s\n" for line in names.read_text().splitlines()))
+    arguments = ["--out", str(tmp_path / "numbers.json"), "--workers", "0"]
+    assert main(["evaluate", str(tiny_run), "--data", str(root), *arguments]) == 0
+    assert "have other names than the model's: 0 is" in capsys.readouterr().err
+    assert main(["evaluate", str(tiny_run), *arguments]) == 0
+    assert "other names" not in capsys.readouterr().err
 
 
 def test_a_model_of_other_classes_is_not_evaluated(tiny_run, shared, capsys):

@@ -15,7 +15,7 @@ import fcam
 from fcam.boxes import from_map, quantize
 from fcam.errors import FcamError
 from fcam.model import FCAM
-from fcam.predict import Localizer, as_image, fast_dtype
+from fcam.predict import Localizer, as_image, fast_dtype, to_size
 from fcam.registry import create_model
 from planted import Planted
 
@@ -222,6 +222,20 @@ def test_baseline_is_the_cam_of_the_predicted_class_at_the_photos_size() -> None
     assert result.baseline.shape == (200, 300)
     assert result.baseline[60:150, 60:240].min() > 0.9 > 0.1 > result.baseline[:10, :10].max()
     assert result.panel(100).width > localizer()(image).panel(100).width
+
+
+def test_the_baseline_is_made_by_the_formula_of_training() -> None:
+    model = fcam.create_model("timm:test_resnet", 3, pretrained=False, output_stride=32)
+    image = Image.effect_noise((64, 64), 90).convert("RGB")
+    maps = {}
+    for variant in ("published", "reference"):
+        model.metadata = {"method": "gradcampp", "variant": variant}
+        seen = Localizer(model, size=64, with_cam=True)(image)
+        pixels = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)[None].float() / 255
+        (want,) = fcam.cam(model.classifier, pixels, seen.class_idx, "gradcampp", variant=variant)
+        maps[variant] = seen.baseline
+        np.testing.assert_allclose(seen.baseline, to_size(want, (64, 64)), atol=1e-5)
+    assert np.abs(maps["published"] - maps["reference"]).max() > 0.01
 
 
 @pytest.mark.parametrize("head", ["wgap", "maxpool"])

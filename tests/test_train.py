@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +16,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from fcam.cams import interpolated
 from fcam.cli import main
 from fcam.config import OptimizerConfig, StageConfig
 from fcam.errors import FcamError
 from fcam.model import FCAM
-from fcam.run import Run
-from fcam.stages import DecoderStage, seed_cams
+from fcam.run import Run, load_config
+from fcam.stages import DecoderStage
 from fcam.train import _learning_rate, train
 
 
@@ -121,7 +123,7 @@ def test_seeds_from_other_maps_than_the_cam(tiny_run, tiny_config, tmp_path):
         )
 
     def cams(images, features, labels):
-        return seed_cams(head, images, features[-1], labels, tiny_config.method, tiny_config.variant)
+        return interpolated(head, images, features[-1], labels, tiny_config.method, tiny_config.variant)
 
     def corner(images, features, labels):
         maps = torch.zeros(len(images), *images.shape[-2:])
@@ -162,6 +164,38 @@ def test_stage_two_alone_starts_from_an_earlier_classifier(tiny_run, tiny_config
     assert classifier
     assert all(torch.equal(before[name], after[name]) for name in classifier)
     assert not same(before, after)
+
+
+def test_an_earlier_classifier_is_taken_as_it_is_or_not_at_all(tiny_run, tiny_config, tmp_path, capsys):
+    model = FCAM.from_pretrained(tiny_run)
+    model.classifier.backbone.set_normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    model.classes = ["other", *(model.classes or [])[1:]]
+    model.save_pretrained(tmp_path / "model")
+    config = dataclasses.replace(tiny_config, stages="decoder", classifier_from=str(tmp_path / "model"))
+    trained = FCAM.from_pretrained(train(dataclasses.replace(config, out=str(tmp_path / "run"))))
+    assert trained.classifier.config() == model.classifier.config()
+    assert "0 is 'other' to the model" in capsys.readouterr().err
+    for change, message in (
+        ({"backbone": "timm:test_efficientnet"}, "--model.backbone timm:test_resnet"),
+        (
+            {"output_stride": 8},
+            "has output_stride 16, these settings ask for 8; add --model.output-stride 16",
+        ),
+        ({"head": "gap"}, "--model.head wgap"),
+    ):
+        other = dataclasses.replace(config, model=dataclasses.replace(config.model, **change))
+        with pytest.raises(FcamError, match=message):
+            train(dataclasses.replace(other, out=str(tmp_path / "never")))
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_resumed_run_remembers_where_its_data_moved(tiny_run, tiny_config, drawn_set, tmp_path):
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    shutil.copytree(tiny_run, run)
+    shutil.copytree(drawn_set, moved)
+    train(dataclasses.replace(tiny_config, out=str(run), data=str(moved), resume=True))
+    assert load_config(run).data == str(moved)
+    assert same(weights(tiny_run), weights(run))
 
 
 def test_stage_two_alone_needs_a_trained_classifier(tiny_config, tmp_path):

@@ -15,9 +15,9 @@ import torch
 from fcam.benchmark import train_step
 from fcam.benchmark.pictures import pictures
 from fcam.benchmark.train_step import PARTS, Step
+from fcam.cams import interpolated
 from fcam.config import SeedConfig
 from fcam.seeds import IGNORE, foreground_region, sample_seeds
-from fcam.stages import seed_cams
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "train_step.py"
 TINY, CPU = "timm:test_resnet", torch.device("cpu")
@@ -44,7 +44,7 @@ def ours() -> Step:
 def same_cams(script, ours: Step) -> tuple[torch.Tensor, torch.Tensor]:
     images = ours.bytes.float().div_(255)
     top = ours.model.classifier(images).features[-1]
-    batched = seed_cams(ours.model.classifier, images, top, ours.labels, "cam")
+    batched = interpolated(ours.model.classifier, images, top, ours.labels, "cam")
     return script.cams_one_by_one(script.AuthorsStep(ours).classifier, images, ours.labels), batched
 
 

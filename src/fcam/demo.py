@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fcam import draw, files
+from fcam.config import TrainConfig
 from fcam.data import EvalTransform, open_dataset
 from fcam.data.synthetic import draw_set
 from fcam.evaluate import KINDS
@@ -58,17 +59,19 @@ def run_demo(config: DemoConfig) -> Path:
     train(settings)
     report = read_report(config.out / "metrics.json")
     print_table(report)
-    return _write_page(config, settings.crop, report)
+    return _write_page(config, settings, report)
 
 
-def _write_page(config: DemoConfig, size: int, report: dict) -> Path:
+def _write_page(config: DemoConfig, settings: TrainConfig, report: dict) -> Path:
     """The report of the run, and the panel of its first samples as a picture of its own."""
     folder = config.out / "report"
     model = FCAM.from_pretrained(config.out)
-    test = open_dataset(config.out / "data", "test", transform=EvalTransform(size), localization=True)
+    test = open_dataset(
+        config.out / "data", "test", transform=EvalTransform(settings.crop), localization=True
+    )
     thresholds = {kind: chosen_threshold(report["maps"][kind], "mask") for kind in KINDS}
-    rows = gallery.sample_rows(model, test, gallery.spread(test, SAMPLES), config.method, thresholds)
+    rows = gallery.sample_rows(model, test, gallery.spread(test, SAMPLES), settings, thresholds, "mask")
     with files.write_atomic(folder / "panel.png") as temporary:
         draw.panel(rows, titles=gallery.TITLES, height=200).save(temporary)
-    settings = ReportConfig(runs=(config.out,), out=folder, samples=SAMPLES, workers=config.workers)
-    return run_report(settings, "F-CAM beside the CAM it learned from", LEAD)
+    page = ReportConfig(runs=(config.out,), out=folder, samples=SAMPLES, workers=config.workers)
+    return run_report(page, "F-CAM beside the CAM it learned from", LEAD)

@@ -88,11 +88,6 @@ def heat(
     return picture
 
 
-def colored(cam: NDArray[np.floating], colormap: str = COLORMAP) -> Image.Image:
-    """Return the map alone, (H, W) in [0, 1], in the colours of `colormap`, as an RGB picture."""
-    return _in_color(Image.fromarray(levels(cam)), colormap)
-
-
 def _in_color(level: Image.Image, colormap: str) -> Image.Image:
     """Give each grey level, mode "L", its colour; through a palette, which needs no array of colours."""
     indexed = level.copy()

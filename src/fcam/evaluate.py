@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import PartialState
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
-from fcam.cams import center_gaussian, normalize
+from fcam.cams import center_gaussian, interpolated, normalize
 from fcam.config import Precision
 from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset, splits
 from fcam.map_files import MapType, write_maps
@@ -20,11 +21,26 @@ from fcam.precision import autocast
 from fcam.progress import epoch_bar
 from fcam.quiet import quiet_decoders
 from fcam.scores import Scorecard
-from fcam.stages import seed_cams
 
 KINDS = ("cam", "fcam")
 FLOOR = "center"
 """Kind of map that stands below every table: what is reached without looking at the image."""
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """How the maps of a split are computed."""
+
+    method: str = "cam"
+    """CAM method, `variant` its formula."""
+    variant: str = "published"
+    batch_size: int = 32
+    precision: Precision = "no"
+    """Number format of the network; maps are float32."""
+    workers: int = 2
+    """Processes that load images; 0 loads them here."""
+    seed: int = 0
+    """Seed of the noise that some methods add to the images."""
 
 
 def score_maps(
@@ -60,21 +76,57 @@ def score_maps(
         floor = normalize(center_gaussian(*images.shape[-2:], device=images.device)[None])
         maps["center"] = floor.expand(len(images), -1, -1)
     if "cam" in kinds:
-        maps["cam"] = seed_cams(model.classifier, images, features[-1], labels, method, variant, generator)
+        maps["cam"] = interpolated(model.classifier, images, features[-1], labels, method, variant, generator)
     return {kind: maps[kind] for kind in kinds}, logits.float()
 
 
+class MapBatch(NamedTuple):
+    """A batch on its way through a split: collated items, maps by kind (B, H, W), logits (B, K)."""
+
+    items: dict[str, Any]
+    maps: dict[str, Tensor]
+    logits: Tensor
+
+
 @torch.inference_mode()
+def maps_of(
+    model: FCAM, dataset: Dataset[Any], kinds: Sequence[str], options: MapOptions, title: str
+) -> Iterator[MapBatch]:
+    """Go once through images in order; the model is in eval mode meanwhile, and a bar called `title` is shown.
+
+    Args:
+        dataset: a `LocalizationDataset` opened with `localization=True` and an `EvalTransform`, or a part of one.
+        kinds: as in `score_maps`.
+    """
+    device = next(model.parameters()).device
+    loader = DataLoader(
+        dataset,
+        batch_size=options.batch_size,
+        collate_fn=collate,
+        num_workers=options.workers,
+        worker_init_fn=quiet_decoders,
+    )
+    was_training = model.training
+    model.eval()
+    with epoch_bar(title, len(loader), PartialState().is_main_process) as bar:
+        for number, batch in enumerate(loader):
+            images = batch["image"].to(device, memory_format=torch.channels_last).float().div_(255)
+            labels = batch["label"].to(device)
+            generator = torch.Generator(device=device).manual_seed(options.seed * 1_000_003 + number)
+            with autocast(options.precision, device):
+                maps, logits = score_maps(
+                    model, images, labels, kinds, options.method, options.variant, generator
+                )
+            yield MapBatch(batch, maps, logits)
+            bar.advance(len(images))
+    model.train(was_training)
+
+
 def evaluate_split(
     model: FCAM,
     dataset: LocalizationDataset,
     kinds: Sequence[str] = KINDS,
-    method: str = "cam",
-    variant: str = "published",
-    batch_size: int = 32,
-    precision: Precision = "no",
-    workers: int = 2,
-    seed: int = 0,
+    options: MapOptions | None = None,
     save_maps: Path | None = None,
     map_type: MapType = "float16",
     title: str = "evaluate",
@@ -90,30 +142,12 @@ def evaluate_split(
         the scorecard of the whole split, the same on every process.
     """
     state = PartialState()
-    device = next(model.parameters()).device
     share = Subset(dataset, range(state.process_index, len(dataset), state.num_processes))  # type: ignore[arg-type]
-    loader = DataLoader(
-        share,
-        batch_size=batch_size,
-        collate_fn=collate,
-        num_workers=workers,
-        worker_init_fn=quiet_decoders,
-    )
-    card = Scorecard(dataset, kinds, device=device)
-    was_training = model.training
-    model.eval()
-    with epoch_bar(title, len(loader), state.is_main_process) as bar:
-        for number, batch in enumerate(loader):
-            images = batch["image"].to(device, memory_format=torch.channels_last).float().div_(255)
-            labels = batch["label"].to(device)
-            generator = torch.Generator(device=device).manual_seed(seed * 1_000_003 + number)
-            with autocast(precision, device):
-                maps, logits = score_maps(model, images, labels, kinds, method, variant, generator)
-            card.update(maps, logits, batch)
-            if save_maps is not None:
-                write_maps(save_maps, maps, batch["image_id"], map_type)
-            bar.advance(len(images))
-    model.train(was_training)
+    card = Scorecard(dataset, kinds, device=next(model.parameters()).device)
+    for items, maps, logits in maps_of(model, share, kinds, options or MapOptions(), title):
+        card.update(maps, logits, items)
+        if save_maps is not None:
+            write_maps(save_maps, maps, items["image_id"], map_type)
     return card
 
 
@@ -128,7 +162,14 @@ def has_truth_for(metric: str, root: str) -> bool:
 
 
 def evaluate(
-    model: FCAM, root: str, split: str = "test", size: int = 224, carry_from: str = "val", **options: Any
+    model: FCAM,
+    root: str,
+    split: str = "test",
+    size: int = 224,
+    options: MapOptions | None = None,
+    carry_from: str = "val",
+    save_maps: Path | None = None,
+    map_type: MapType = "float16",
 ) -> dict[str, Any]:
     """Score a split, and carry the best thresholds of another one over to it.
 
@@ -137,13 +178,12 @@ def evaluate(
         split: split to report on.
         size: side that images are resized to.
         carry_from: split whose thresholds are carried over; they also become the model's own, for prediction.
-        options: further arguments of `evaluate_split`; `save_maps` concerns `split` alone.
+        save_maps: as in `evaluate_split`, for `split` alone; `map_type` likewise.
 
     Returns:
         the content of `metrics.json`.
     """
     kinds = (*KINDS, FLOOR) if model.metadata.get("decoder_trained", True) else (KINDS[0], FLOOR)
-    save_maps = options.pop("save_maps", None)
     known = splits(root)
     cards = {}
     for name in dict.fromkeys((carry_from, split)):
@@ -151,9 +191,7 @@ def evaluate(
             continue
         dataset = open_dataset(root, name, transform=EvalTransform(size), localization=True)
         folder = save_maps if name == split else None
-        cards[name] = evaluate_split(
-            model, dataset, kinds, save_maps=folder, title=f"evaluate {name}", **options
-        )
+        cards[name] = evaluate_split(model, dataset, kinds, options, folder, map_type, f"evaluate {name}")
     carried = cards.get(carry_from)
     if carried is not None:
         model.metadata["thresholds"] = carried.thresholds()

@@ -17,7 +17,7 @@ from fcam.checkpoint import resolve
 from fcam.config import Precision
 from fcam.data import open_dataset
 from fcam.errors import FcamError
-from fcam.evaluate import evaluate
+from fcam.evaluate import MapOptions, evaluate
 from fcam.map_files import MapType, evaluate_map_files
 from fcam.model import FCAM
 from fcam.progress import say
@@ -63,7 +63,7 @@ class EvaluateConfig:
 
 
 def run_evaluate(config: EvaluateConfig) -> int:
-    """Do what `fcam evaluate` was asked for; 0 when every image of the split was scored."""
+    """Do what `fcam evaluate` was asked for; 0, since it either scores every image of the split or raises `FcamError`."""
     if (config.maps is None) == (config.model == ""):
         raise FcamError(
             "name either a run or model folder, or a folder of heat maps with --maps; see fcam evaluate --help"
@@ -87,24 +87,29 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
     if not data:
         raise FcamError(f"{config.model} does not say which data set to score; add --data ROOT")
     model = FCAM.from_pretrained(resolve(config.model), config.classifier or None).to(PartialState().device)
-    known, wanted = model.classifier.num_classes, len(open_dataset(data, config.split).classes)
+    classes = open_dataset(data, config.split).classes
+    known, wanted = model.classifier.num_classes, len(classes)
     if known != wanted:
         raise FcamError(
             f"{config.model} knows {known} classes and {data} has {wanted}, so its labels mean other classes; "
             f"evaluate a model of these classes: fcam train folder-lite0-cam --data {data} makes one"
         )
+    if doubt := model.doubt_about(classes, data):
+        say(doubt)
     training = model.metadata.get("training") or {}
     report = evaluate(
         model,
         data,
         config.split,
         config.size or int(training.get("crop", 224)),
-        method=config.method or str(model.metadata.get("method", "cam")),
-        variant=str(model.metadata.get("variant", "published")),
-        batch_size=config.batch_size,
-        precision=config.precision,
-        workers=config.workers,
-        seed=int(training.get("seed", 0)),
+        MapOptions(
+            config.method or str(model.metadata.get("method", "cam")),
+            str(model.metadata.get("variant", "published")),
+            config.batch_size,
+            config.precision,
+            config.workers,
+            int(training.get("seed", 0)),
+        ),
         save_maps=config.save_maps,
         map_type=config.map_type,
     )

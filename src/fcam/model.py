@@ -84,6 +84,18 @@ class FCAM(nn.Module):
         """The F-CAM S² of images (B, 3, H, W) in [0, 1]: (B, H, W) float32 in [0, 1], also under autocast."""
         return foreground(self(images).maps)
 
+    def doubt_about(self, classes: list[str], data: str) -> str:
+        """A sentence that says where the classes of `data`, in label order, are named otherwise than the model's; or ""."""
+        pairs = enumerate(zip(self.classes or classes, classes, strict=False))
+        differ = [
+            f"{i} is {shown(own)} to the model and {shown(name)} there"
+            for i, (own, name) in pairs
+            if own != name
+        ]
+        if not differ:
+            return ""
+        return f"the classes of {data} have other names than the model's: {differ[0]}; if they are others, so are all numbers"
+
     def config(self) -> dict[str, Any]:
         """All that is needed to build this model again, as JSON values."""
         return {

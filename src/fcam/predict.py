@@ -105,13 +105,14 @@ class Localizer:
             warnings.warn("the decoder of this model was never trained: its maps mean nothing", stacklevel=2)
         self.device = next(self.model.parameters()).device
         self.dtype = fast_dtype(self.device) if dtype is None else dtype
-        self.classes = self.model.classes or _card_classes(card)
+        self.classes = self.model.classes
         self.threshold = _card_threshold(card) if threshold is None else threshold
         self.size = _card_size(card, model if loaded else "the model") if size is None else size
         self.batch_size = (32 if self.device.type == "cuda" else 8) if batch_size is None else batch_size
         self.box_rule: BoxRule = boxes
         self.keep_aspect, self.with_cam, self.max_pixels = keep_aspect, with_cam, max_pixels
         self.cam_method = cam_method or str(card.get("method", "cam"))
+        self.cam_variant = str(card.get("variant", "published"))
         self._check()
         # A model that was passed may be trained on; only one that nobody else holds is fixed for good.
         self._network: nn.Module = self._folded() if loaded else self.model
@@ -198,18 +199,28 @@ class Localizer:
         maps = foreground(out.maps).cpu()
         baselines: Tensor | list[None] = [None] * len(images)
         if self.with_cam:
-            weight = self.model.classifier.head.linear_weight()
-            if weight is None:
-                seen = batch.float() / 255
-                top = out.features[-1].float()  # heads are in float32, outside of autocast
-                raw = cams.from_top(self.model.classifier, seen, top, classes, self.cam_method)
-            else:
-                raw = cams.from_features(out.features[-1], weight, classes, self.cam_method)
-            baselines = cams.normalize(raw).cpu()
+            baselines = self.class_maps(images, out.features[-1], classes).cpu()
         return [
             NetworkOutput(index, score, maps[i], baselines[i])
             for i, (index, score) in enumerate(zip(classes.tolist(), scores.tolist(), strict=True))
         ]
+
+    def class_maps(self, images: Tensor, top: Tensor, classes: Tensor, method: str | None = None) -> Tensor:
+        """Return the classifier's own CAMs (B, h, w) in [0, 1] from features it has made, noise the same at every call.
+
+        `images` uint8 (B, 3, H, W) as the network saw them, `top` (B, C, h, w) their features, `classes` int64 (B,);
+        `method` is a closed form, None the model's own. Raises `FcamError` for another method.
+        """
+        raw = cams.from_top(
+            self.model.classifier,
+            images.to(self.device).float() / 255,
+            top.float(),  # heads are in float32, outside of autocast
+            classes,
+            method or self.cam_method,
+            variant=self.cam_variant,
+            generator=torch.Generator().manual_seed(0),
+        )
+        return cams.normalize(raw)
 
     def finish(self, photo: Image.Image, output: NetworkOutput, source: str | None = None) -> Prediction:
         """Bring the network's output to the photo's size and cut mask and boxes out of it.
@@ -311,12 +322,6 @@ def _card_size(card: dict[str, Any], source: object) -> int:
             "name another size"
         )
     return size
-
-
-def _card_classes(card: dict[str, Any]) -> list[str] | None:
-    """Return the class names that the metadata holds, or None."""
-    names = card.get("classes")
-    return [str(name) for name in names] or None if isinstance(names, list) else None
 
 
 def _noted(card: Any, *keys: str) -> Any:

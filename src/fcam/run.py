@@ -107,9 +107,7 @@ class Run:
             FcamError: the folder holds another run, or a field that moves the result has changed.
         """
         if not (self.root / "config.yaml").exists():
-            files.write_text(
-                self.root / "config.yaml", yaml.safe_dump(config_to_dict(config), sort_keys=False)
-            )
+            self._write(config)
             return
         if not config.resume:
             raise FcamError(f"{self.root} already holds a run; go on with --resume, or choose another --out")
@@ -123,6 +121,11 @@ class Run:
                     f"{self.root} was started with {field} = {shown(old)}, now it is {shown(new)}; "
                     "resume with the same settings, or choose another --out"
                 )
+        self._write(config)  # the data set may have moved
+
+    def _write(self, config: TrainConfig) -> None:
+        text = yaml.safe_dump(config_to_dict(config), sort_keys=False)
+        files.write_text(self.root / "config.yaml", text)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to `log.jsonl`; raises `FcamError` when the disk is full or the folder read-only."""

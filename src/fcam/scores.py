@@ -201,7 +201,7 @@ def report_of_maps(split: str, images: int, scores: MapScores, carried: MapScore
 
 
 def _report(split: str, images: int, classification: dict[str, Any], rows: dict[str, Any]) -> dict[str, Any]:
-    convention = "reference (wsolevaluation); thresholds are relative to each map's maximum"
+    convention = "reference (wsolevaluation); thresholds are relative to each map's maximum, that of PIoU is the value itself"
     return {
         "split": split,
         "images": images,

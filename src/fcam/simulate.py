@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fcam import checkpoint
 from fcam.boxes import from_map
 from fcam.data import EvalTransform, open_dataset
 from fcam.data.dataset import IGNORE
@@ -32,8 +33,6 @@ FACTORS = (1, 2, 4, 8, 16, 32, 64)
 WAYS = {"sampled": "bilinear", "averaged": "area"}
 """How a mask is made small: without and with antialiasing."""
 BATCH = 32
-PAPER_STRIDE = 8
-"""Input pixels per pixel of the top map of the paper's backbones."""
 
 
 class Truth(NamedTuple):
@@ -186,6 +185,19 @@ def truths_of_folder(folder: Path, size: int) -> tuple[Iterator[Truth], int]:
     return read(), len(groups)
 
 
+def _stride(folder: Path) -> int:
+    """Input pixels per pixel of the map that the run's CAM is read from."""
+    config, _ = checkpoint.read(folder / "model")
+    try:
+        return int(
+            config["classifier"]["taps"][-1]["stride"] if "classifier" in config else config["output_stride"]
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise FcamError(
+            f"{folder / 'model' / checkpoint.CONFIG} does not say the stride of the CAM ({error}); restore the file"
+        ) from error
+
+
 def measured(folder: Path) -> dict[str, Any]:
     """CAM and F-CAM of a run, with the factor z that belongs to each.
 
@@ -197,8 +209,7 @@ def measured(folder: Path) -> dict[str, Any]:
         report = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FcamError(f"{folder} has no readable metrics.json; name a finished run") from error
-    own = config.model.backbone.startswith(("timm:", "tf_"))
-    stride = {"cam": config.model.output_stride if own else PAPER_STRIDE, "fcam": 1}
+    stride = {"cam": _stride(folder), "fcam": 1}
     maps = {}
     for kind, z in stride.items():
         row = report["maps"].get(kind)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fcam import cams
-from fcam.classifier import Classifier
 from fcam.config import OptimizerConfig, TrainConfig
 from fcam.errors import FcamError
 from fcam.losses import PixelAlignmentLoss
@@ -20,51 +19,6 @@ from fcam.winograd import quick_convolutions
 
 SeedMaps = Callable[[Tensor, Sequence[Tensor], Tensor], Tensor]
 """Maps to sample seeds in: images (B, 3, H, W), features f1..fD, labels (B,) -> (B, H, W) in [0, 1]."""
-SMOOTH_STD = 0.3
-"""Noise of Smooth-Grad-CAM++ on the normalised image (code)."""
-
-
-def seed_cams(
-    classifier: Classifier,
-    images: Tensor,
-    top: Tensor,
-    labels: Tensor,
-    method: str,
-    variant: str = "published",
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """C of the true class from the features that the batch already has, at the images' resolution.
-
-    The map is min-max normalised at its own resolution and then interpolated, as the authors' code does. Linear
-    heads have it in closed form; for others the gradient goes through the head, never through the backbone.
-
-    Args:
-        images: (B, 3, H, W) in [0, 1]; used only where the method looks at a noisy copy.
-        top: (B, C, h, w) features under the pooling head.
-        labels: (B,) int64.
-
-    Returns:
-        (B, H, W) float32 in [0, 1].
-    """
-    with torch.no_grad():
-        weight = classifier.head.linear_weight()
-        if weight is None:
-            raw = cams.from_top(classifier, images, top, labels, method, variant=variant, generator=generator)
-        else:
-            noisy = None
-            if method == "smoothgradcampp" and variant == "reference":
-                noisy = _last_noisy_top(classifier, images, generator)
-            raw = cams.from_features(top, weight, labels, method, variant=variant, noisy_top=noisy)
-        maps = cams.normalize(raw)
-        return F.interpolate(maps[:, None], size=images.shape[-2:], mode="bilinear", align_corners=False)[
-            :, 0
-        ].clamp(0, 1)
-
-
-def _last_noisy_top(classifier: Classifier, images: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Top features of a noisy copy; only the last of the reference's four draws reaches its map."""
-    noise = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
-    return classifier.backbone(images + SMOOTH_STD * classifier.backbone.std * noise)[-1]
 
 
 class ClassifierStage(nn.Module):
@@ -157,4 +111,6 @@ class DecoderStage(nn.Module):
                 )
             return maps
         method, variant = self.config.method, self.config.variant
-        return seed_cams(self.model.classifier, images, features[-1], labels, method, variant, generator)
+        return cams.interpolated(
+            self.model.classifier, images, features[-1], labels, method, variant, generator
+        )

@@ -17,8 +17,8 @@ from fcam.config import StageConfig, TrainConfig
 from fcam.data import EvalTransform, open_dataset
 from fcam.decoder import Decoder, decoder_channels
 from fcam.errors import FcamError, shown
-from fcam.heads import LinearHead
 from fcam.model import FCAM
+from fcam.progress import say
 from fcam.registry import create_model
 
 OWN = "own"
@@ -105,14 +105,22 @@ def _from_run(config: TrainConfig, classes: list[str]) -> FCAM:
             f"the classifier of {config.classifier_from} knows {inner.num_classes} classes, "
             f"{config.data} has {len(classes)}; train one with --stages both"
         )
+    if doubt := source.doubt_about(classes, config.data):
+        say(doubt)
     if isinstance(inner, AttachedClassifier):
         widths = decoder_channels(inner.backbone, config.model.decoder_channels)
         return FCAM(inner, Decoder(inner.backbone.channels, widths), classes=classes)
+    # Built like this the decoder starts from the same random numbers as in a run that trains both stages.
     model = _named(config, classes, pretrained=False)
-    model.classifier.load_state_dict(inner.state_dict())
-    if isinstance(inner.head, LinearHead) and isinstance(model.classifier.head, LinearHead):
-        model.classifier.head.scale = inner.head.scale
-    return model
+    own, wanted = inner.config(), model.classifier.config()
+    for name in ("backbone", "output_stride", "head"):
+        has, asked = ((c[name]["name"] if name == "head" else c[name]) for c in (own, wanted))
+        if has != asked:
+            raise FcamError(
+                f"the classifier of {config.classifier_from} has {name} {has}, these settings ask for {asked}; "
+                f"add --model.{name.replace('_', '-')} {has}"
+            )
+    return FCAM(inner, model.decoder, classes=classes)
 
 
 def _own(config: TrainConfig, classes: list[str]) -> FCAM:

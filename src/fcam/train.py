@@ -25,7 +25,7 @@ from fcam.config import OptimizerConfig, TrainConfig
 from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open_dataset, splits
 from fcam.environment import environment
 from fcam.errors import FcamError, shown
-from fcam.evaluate import evaluate, evaluate_split, has_truth_for
+from fcam.evaluate import MapOptions, evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
 from fcam.precision import resolve
@@ -273,28 +273,22 @@ def _validate(model: FCAM, stage: Stage, config: TrainConfig, accelerator: Accel
         model,
         open_dataset(config.data, "val", transform=EvalTransform(config.crop), localization=True),
         kinds=(kind,),
-        batch_size=stage.settings.batch_size,
-        precision=config.precision,
+        options=_map_options(config, batch_size=stage.settings.batch_size, precision=config.precision),
         title="validate",
-        **_map_options(config),
     )
     values = {name: card.value(kind, name) for name in ("max_box_acc", "max_box_acc_v2", "pxap", "top1")}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _map_options(config: TrainConfig) -> dict[str, Any]:
-    return {
-        "method": config.method,
-        "variant": config.variant,
-        "workers": config.workers,
-        "seed": config.seed,
-    }
+def _map_options(config: TrainConfig, **changes: Any) -> MapOptions:
+    own = MapOptions(config.method, config.variant, workers=config.workers, seed=config.seed)
+    return dataclasses.replace(own, **changes)
 
 
 def _evaluate_and_save(model: FCAM, config: TrainConfig, run: Run, accelerator: Accelerator) -> None:
     """Write `metrics.json` for `test` (where there is one), and `model/` with the thresholds chosen on `val`."""
     split = next((name for name in ("test", "val") if name in splits(config.data)), None)
-    report = evaluate(model, config.data, split, config.crop, **_map_options(config)) if split else None
+    report = evaluate(model, config.data, split, config.crop, _map_options(config)) if split else None
     if accelerator.is_main_process:
         model.metadata["training"] = config_to_dict(
             dataclasses.replace(config, out="", data="", resume=False)

@@ -131,6 +131,7 @@ def test_refine_multiplies_normalised_maps() -> None:
     larger = F.interpolate(normalize(coarse)[:, None], (4, 4), mode="bilinear")[:, 0]
     torch.testing.assert_close(refine([fine, coarse]), larger * fine / 15)
     assert refine([fine[:, None], coarse[:, None]]).shape == (1, 1, 4, 4)
+    torch.testing.assert_close(refine([fine[0], coarse[0]]), larger[0] * fine[0] / 15)
     with pytest.raises(FcamError, match="at least two"):
         refine([fine])
 
@@ -141,6 +142,8 @@ def test_center_gaussian_map() -> None:
     torch.testing.assert_close(center_gaussian(224, 224), want)
     maps = cam(nn.Identity(), torch.zeros(2, 3, 224, 224), method="center")
     torch.testing.assert_close(maps[1], normalize(want))
+    several = cam(nn.Identity(), torch.zeros(2, 3, 32, 32), [[0, 1, 2], [2, 1, 0]], "center")
+    assert several.shape == (2, 3, 32, 32)
     wide = center_gaussian(10, 40)
     assert wide.shape == (10, 40)
     assert wide.argmax() == 5 * 40 + 20

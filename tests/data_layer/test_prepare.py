@@ -149,6 +149,27 @@ def test_metadata_is_taken_as_it_is_and_images_are_found(official, tmp_path):
     assert main(["data", "prepare", "cub", str(root), "--metadata", str(lists)]) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("class_labels", "a.jpg 0\n", r"class_labels.txt, line 1: expected <image>,<label from 0>"),
+        ("class_labels", "b.jpg,0\n", "'a.jpg' has no label"),
+        ("image_sizes", "a.jpg,64\n", r"image_sizes.txt, line 1"),
+        ("image_sizes", "b.jpg,64,64\n", "'a.jpg' has no size"),
+    ],
+)
+def test_a_damaged_row_of_given_lists_is_named(tmp_path, name, text, message):
+    for own, row in (
+        ("image_ids", "a.jpg\n"),
+        ("class_labels", "a.jpg,0\n"),
+        ("image_sizes", "a.jpg,64,64\n"),
+    ):
+        touch(tmp_path / "lists" / "test" / f"{own}.txt", (text if own == name else row).encode())
+    touch(tmp_path / "root" / "a.jpg")
+    with pytest.raises(FcamError, match=message):
+        prepare("cub", tmp_path / "root", tmp_path / "lists")
+
+
 def test_damaged_annotation_is_named(official, tmp_path):
     rebuild_cub(official, tmp_path, 1)
     image = of_classes(official("CUB/test/image_ids"), 1, 1)[0]

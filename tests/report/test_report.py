@@ -15,15 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
 from fcam import demo, paper_tables
 from fcam.cli import main
+from fcam.data import EvalTransform, open_dataset
 from fcam.errors import FcamError
+from fcam.model import FCAM
+from fcam.report import gallery
 from fcam.report.collect import group, papers_number, read_run
 from fcam.report.command import ReportConfig, run_report
-from fcam.report.curves import EXACT, open_run, survey
+from fcam.report.curves import EXACT, Measure, open_run, survey
 from fcam.report.formats import as_csv, as_html, as_latex, as_markdown
 from fcam.report.tables import Number, backbone_means, localization
 from fcam.run import config_to_dict, load_config
@@ -314,11 +318,27 @@ def test_mistakes_are_one_sentence(tiny_run: Path, tmp_path: Path) -> None:
         run_report(ReportConfig(runs=(run,), out=tmp_path))
 
 
+@pytest.mark.parametrize(("measure", "share"), [("mask", 0.55), ("box", 0.55 * 0.6)])
+def test_pictures_cut_masks_at_values_and_boxes_at_shares(
+    tiny_run: Path, drawn_set: Path, monkeypatch: pytest.MonkeyPatch, measure: Measure, share: float
+) -> None:
+    """On a map that ends at 0.6, a threshold of 0.55 is that value for masks and 0.33 for boxes."""
+    ramp = torch.linspace(0, 0.6, 64).expand(1, 64, 64)
+    monkeypatch.setattr(gallery, "score_maps", lambda *_: ({"cam": ramp, "fcam": 0 * ramp}, None))
+    masks = []
+    monkeypatch.setattr(gallery.draw, "comparison", lambda photo, mask, *_: masks.append(mask) or photo)
+    dataset = open_dataset(str(drawn_set), "test", transform=EvalTransform(64), localization=True)
+    model, thresholds = FCAM.from_pretrained(tiny_run), {"cam": 0.55, "fcam": 0.55}
+    gallery.sample_rows(model, dataset, [0], load_config(tiny_run), thresholds, measure)
+    assert abs(masks[0].mean() - float((ramp > share).float().mean())) < 1.5 / 64
+    assert not masks[1].any()
+
+
 def test_the_demo_page_is_the_report(tiny_run: Path, drawn_set: Path, tmp_path: Path) -> None:
     run = copy_run(tiny_run, tmp_path / "demo")
     shutil.copytree(drawn_set, run / "data")
     report = json.loads((run / "metrics.json").read_text())
-    path = demo._write_page(demo.DemoConfig(out=run, workers=0), 64, report)
+    path = demo._write_page(demo.DemoConfig(out=run, workers=0), load_config(run), report)
     assert path == run / "report" / "index.html"
     assert demo.LEAD in path.read_text(encoding="utf-8")
     assert Image.open(path.with_name("panel.png")).height > 400

@@ -98,17 +98,13 @@ def class_map(localizer: Localizer, seen: Look, class_idx: int, method: str) -> 
     if method not in METHODS:
         raise FcamError(f"there is no method {method!r} here; take one of {', '.join(METHODS)}")
     ranked = seen.ranked(class_idx)
-    classifier = localizer.model.classifier
-    images = _images(localizer, seen.pixels)
     index = torch.tensor([class_idx], device=localizer.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cams.EmptyMapWarning)  # the page says it
         if method in cams.CLOSED_FORMS:
-            generator = torch.Generator().manual_seed(0)  # the same photo looks the same every time
-            raw = cams.from_top(classifier, images, seen.top, index, method, generator=generator)
-            maps = cams.normalize(raw)
+            maps = localizer.class_maps(seen.pixels[None], seen.top, index, method)
         else:
-            maps = cams.cam(classifier, images, index, method)
+            maps = cams.cam(localizer.model.classifier, _images(localizer, seen.pixels), index, method)
     return dataclasses.replace(
         seen.prediction,
         label=ranked.label,

@@ -15,12 +15,13 @@ from fcam.benchmark import published
 from fcam.benchmark.pictures import pictures
 from fcam.benchmark.runtime import CLASSES, build
 from fcam.benchmark.timing import Spread, milliseconds, synchronize
+from fcam.cams import interpolated
 from fcam.config import LossConfig, Precision, TrainConfig
 from fcam.errors import FcamError
 from fcam.losses import barrier_t, partial_cross_entropy, size_constraint
 from fcam.precision import autocast, resolve
 from fcam.seeds import sample_seeds
-from fcam.stages import DecoderStage, seed_cams
+from fcam.stages import DecoderStage
 from fcam.train import _sgd
 from fcam.winograd import quick_convolutions
 
@@ -84,7 +85,7 @@ class Step:
             with lap("backbone"), torch.no_grad(), quick_convolutions(images):
                 features = model.classifier(images).features
             with lap("cam"):
-                maps = seed_cams(
+                maps = interpolated(
                     model.classifier,
                     images,
                     features[-1],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,9 +101,10 @@ def cam(
         raise FcamError(f"method '{method}' has no option {unknown[0]}; it takes {', '.join(sorted(takes))}")
     _check_images(images)
     if method == "center":
-        maps = center_gaussian(images.shape[-2], images.shape[-1], device=images.device)
-        maps = maps.repeat(len(images), 1, 1)
-        return min_max(maps) if normalize else maps
+        gaussian = center_gaussian(images.shape[-2], images.shape[-1], device=images.device)
+        gaussian = min_max(gaussian[None])[0] if normalize else gaussian
+        classes = () if class_idx is None else torch.as_tensor(class_idx).shape[1:]
+        return gaussian.repeat(len(images), *classes, 1, 1)
     if method == "refinecam" and target_layer is not None:
         raise FcamError("refinecam reads several layers: pass layers=[...] instead of target_layer")
     # Tensors made in inference mode cannot take part in any gradient, so the work is done outside of it.
@@ -131,12 +132,16 @@ def from_top(
 ) -> Tensor:
     """Return raw maps (B, h, w) float32 of an fcam classifier from the top features it has already made.
 
-    Only the head runs again, whatever layers it has: gradients, where the method needs them, stop at `top`
-    (B, C, h, w). `images` (B, 3, H, W) in [0, 1] are read by methods that look at noisy copies alone, with
-    noise of `generator`; `class_idx` is int64 (B,). Equal to `cam(classifier, images, class_idx, method,
-    normalize=False)`. Raises `FcamError` for an unknown method.
+    A linear head has the map in closed form; of any other the head alone runs again, and gradients, where the method
+    needs them, stop at `top` (B, C, h, w). `images` (B, 3, H, W) in [0, 1] are read by methods that look at noisy
+    copies alone, with noise of `generator`; `class_idx` is int64 (B,). Equal to `cam(classifier, images, class_idx,
+    method, normalize=False)`. Raises `FcamError` for an unknown method.
     """
     check_method(method, variant)
+    weight = classifier.head.linear_weight()  # type: ignore[operator,union-attr]
+    if weight is not None and (method, variant) != ("smoothgradcampp", "reference"):
+        with torch.no_grad():
+            return from_features(top, weight, class_idx, method, variant=variant)
     with torch.inference_mode(False), torch.no_grad():
         top, images = (t.clone() if t.is_inference() else t for t in (top, images))
         subject = Subject(classifier, images)
@@ -160,7 +165,8 @@ def _make(
     if forward.weight is not None:
         noisy = None
         if method == "smoothgradcampp" and variant == "reference":
-            noisy = [copy.activations[-1] for copy in _noisy(subject, options)][-1]
+            *_, last = _noisy_images(subject, options)  # the others never reach the authors' map
+            noisy = subject.forward(last).activations[-1]
         return from_features(top, forward.weight, index, method, variant=variant, noisy_top=noisy)
     if method == "cam" and forward.class_maps is not None:
         maps = forward.class_maps(top).float()
@@ -176,8 +182,8 @@ def _refined(forward: Forward, index: Tensor, base: str, variant: str) -> Tensor
     return refine([from_gradients(a, g, base, variant=variant) for a, g in pairs])
 
 
-def _noisy(subject: Subject, options: Options) -> Any:
-    """Yield forwards of noisy copies of the images: 4 of standard deviation 0.3, as the authors have it."""
+def _noisy_images(subject: Subject, options: Options) -> Iterator[Tensor]:
+    """Yield noisy copies of the images: 4 of standard deviation 0.3 on the normalised image, as the authors have it."""
     count = 4 if options.samples is None else options.samples
     std = 0.3 if options.noise_std is None else options.noise_std
     if count < 1 or std < 0:
@@ -187,14 +193,15 @@ def _noisy(subject: Subject, options: Options) -> Any:
     for _ in range(count):
         noise = torch.randn(subject.images.shape, generator=generator, device=device) * std
         noise = noise.to(subject.images.device) * subject.noise_scale()
-        yield subject.forward((subject.images + noise).to(subject.images.dtype))
+        yield (subject.images + noise).to(subject.images.dtype)
 
 
 def _smooth(subject: Subject, top: Tensor, index: Tensor, variant: str, options: Options) -> Tensor:
     """Smooth-Grad-CAM++ where gradients depend on the image: their first three moments over noisy copies."""
     first = second = third = gradient = shown = torch.zeros(())
     count = 0
-    for forward in _noisy(subject, options):
+    for noisy in _noisy_images(subject, options):
+        forward = subject.forward(noisy)
         gradient, shown = forward.gradients(index)[-1], forward.activations[-1]
         first, second, third = first + gradient, second + gradient**2, third + gradient**3
         count += 1

@@ -26,7 +26,7 @@ def refine(maps: Sequence[Tensor]) -> Tensor:
     size = max((tuple(m.shape[-2:]) for m in maps), key=lambda hw: hw[0] * hw[1])
     product = torch.ones((), device=maps[0].device)
     for layer in maps:
-        scaled = normalize(layer).flatten(0, -3)[:, None]
+        scaled = normalize(layer).reshape(-1, 1, *layer.shape[-2:])
         larger = F.interpolate(scaled, size, mode="bilinear", align_corners=False)
         product = product * larger.view(*layer.shape[:-2], *size)
     return product

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -18,8 +18,8 @@ from fcam.data import folder, wsol
 from fcam.data.images import ImageError, open_image, open_mask
 from fcam.data.split import Split
 from fcam.errors import FcamError
+from fcam.progress import epoch_bar
 
-Progress = Callable[[int, int], None]
 """Called after each image with the number of images done and the number of all."""
 
 
@@ -58,12 +58,7 @@ class _Seen:
     pixels: dict[bytes, tuple[str, str]] = field(default_factory=dict)
 
 
-def check(
-    root: str | os.PathLike[str],
-    *,
-    metadata: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Report:
+def check(root: str | os.PathLike[str], *, metadata: str | os.PathLike[str] | None = None) -> Report:
     """Read every list, image and mask of the data set below `root` and report what is wrong.
 
     Looks for files that are missing or cannot be read, sizes that disagree with the list, boxes that are
@@ -77,18 +72,17 @@ def check(
     lists = wsol.metadata_folder(root, metadata)
     report = Report(root, "plain folder" if lists is None else "wsolevaluation metadata")
     splits = _read_splits(root, lists, metadata is not None, report)
-    total, done, seen = sum(len(split.image_ids) for split in splits), 0, _Seen()
-    for split in splits:
-        sizes = {}
-        for image_id in split.image_ids:
-            size = _check_image(split, image_id, seen, report)
-            if size is not None:
-                sizes[image_id] = size
-                _check_localization(split, image_id, size, report)
-            done += 1
-            if progress is not None:
-                progress(done, total)
-        report.rows.append(_summary(split, sizes.values()))
+    seen = _Seen()
+    with epoch_bar("data check", sum(len(split.image_ids) for split in splits)) as bar:
+        for split in splits:
+            sizes = {}
+            for image_id in split.image_ids:
+                size = _check_image(split, image_id, seen, report)
+                if size is not None:
+                    sizes[image_id] = size
+                    _check_localization(split, image_id, size, report)
+                bar.advance(1)
+            report.rows.append(_summary(split, sizes.values()))
     _check_classes(splits, report)
     _check_same_ids(splits, report)
     return report

@@ -11,17 +11,14 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset
+from fcam.data import EvalTransform, LocalizationDataset, open_dataset
 from fcam.errors import FcamError
-from fcam.evaluate import KINDS, score_maps
+from fcam.evaluate import KINDS, MapOptions, maps_of
 from fcam.metrics.box_acc import best_iou, threshold_grid
 from fcam.metrics.histogram import score_edges, score_histograms
 from fcam.metrics.pxap import precision_recall
 from fcam.model import FCAM
-from fcam.progress import epoch_bar
-from fcam.quiet import quiet_decoders
 from fcam.report.collect import Finished
 
 THRESHOLDS = 1000
@@ -125,32 +122,18 @@ def survey(
         FcamError: an image that cannot be read, or a map with NaN.
     """
     kinds = KINDS if model.metadata.get("decoder_trained", True) else KINDS[:1]
-    device = next(model.parameters()).device
-    loader = DataLoader(
-        dataset,  # type: ignore[arg-type]
-        batch_size=batch_size,
-        collate_fn=collate,
-        num_workers=workers,
-        worker_init_fn=quiet_decoders,
-    )
     count = len(dataset)
     measure: Measure = "box" if dataset.has_boxes else "mask"
     thresholds = {kind: chosen_threshold(run.report["maps"].get(kind, {}), measure) for kind in kinds}
     curves = {kind: MapCurves(np.zeros((count, THRESHOLDS), np.uint8)) for kind in kinds}
     found = Survey(dataset, measure, curves, np.zeros(count, np.bool_), np.zeros(count, np.int64), thresholds)
-    with epoch_bar(f"report {run.root.name}", len(loader)) as bar:
-        for position, batch in enumerate(loader):
-            images = batch["image"].to(device, memory_format=torch.channels_last).float().div_(255)
-            labels = batch["label"].to(device)
-            generator = torch.Generator(device=device).manual_seed(run.config.seed * 1_000_003 + position)
-            maps, logits = score_maps(
-                model, images, labels, kinds, run.config.method, run.config.variant, generator
-            )
-            found.predicted[batch["index"].numpy()] = logits.argmax(1).cpu().numpy()
-            _count(found, batch, maps)
-            if on_batch is not None:
-                on_batch(batch, maps, batch["index"])
-            bar.advance(len(images))
+    own = run.config
+    options = MapOptions(own.method, own.variant, batch_size, workers=workers, seed=own.seed)
+    for batch, maps, logits in maps_of(model, dataset, kinds, options, f"report {run.root.name}"):  # type: ignore[arg-type]
+        found.predicted[batch["index"].numpy()] = logits.argmax(1).cpu().numpy()
+        _count(found, batch, maps)
+        if on_batch is not None:
+            on_batch(batch, maps, batch["index"])
     return found
 
 

@@ -10,10 +10,12 @@ from PIL import Image
 from torch import Tensor
 
 from fcam import draw
+from fcam.config import TrainConfig
 from fcam.data import LocalizationDataset, collate
 from fcam.evaluate import KINDS, score_maps
 from fcam.model import FCAM
 from fcam.prediction import cut
+from fcam.report.curves import Measure
 
 TITLES = ("image", "CAM it learned from", "F-CAM", "CAM: mask and box", "F-CAM: mask and box")
 
@@ -32,8 +34,9 @@ def sample_rows(
     model: FCAM,
     dataset: LocalizationDataset,
     indices: Sequence[int],
-    method: str,
+    config: TrainConfig,
     thresholds: dict[str, float],
+    measure: Measure,
 ) -> list[list[Image.Image]]:
     """One row of pictures per image, under `TITLES`.
 
@@ -41,27 +44,32 @@ def sample_rows(
         model: in eval mode.
         dataset: opened with localization.
         indices: positions in the split.
-        method: CAM method.
-        thresholds: by kind of map, relative to the map's maximum.
+        config: of the run: method, variant and seed of its CAM.
+        thresholds: by kind of map, as `measure` has them: relative to the map's maximum for boxes, values for masks.
 
     Returns:
         rows of RGB pictures of the dataset's size.
     """
     batch = collate([dataset[i] for i in indices])
     device = next(model.parameters()).device
-    maps, _ = score_maps(
-        model, batch["image"].to(device).float() / 255, batch["label"].to(device), KINDS, method
-    )
+    images, labels = batch["image"].to(device).float() / 255, batch["label"].to(device)
+    generator = torch.Generator(device=device).manual_seed(config.seed)
+    maps, _ = score_maps(model, images, labels, KINDS, config.method, config.variant, generator)
     return [
         _row(
             batch["image"][i],
             {kind: maps[kind][i].cpu() for kind in KINDS},
             batch["mask"][i].numpy() == 1 if "mask" in batch else None,
             batch["boxes"][i].numpy() if "boxes" in batch else None,
-            thresholds,
+            thresholds if measure == "box" else {k: _share(maps[k][i], t) for k, t in thresholds.items()},
         )
         for i in range(len(indices))
     ]
+
+
+def _share(one: Tensor, value: float) -> float:
+    """What share of a map's maximum `value` is; 1 where the map does not reach it, so that nothing lies above."""
+    return min(value / max(float(one.max()), 1e-12), 1.0)
 
 
 def _row(
@@ -74,7 +82,7 @@ def _row(
     photo = Image.fromarray(image.permute(1, 2, 0).numpy())
     row = [photo, *(draw.heat(photo, maps[kind].numpy()) for kind in KINDS)]
     for kind in KINDS:
-        array = maps[kind].numpy()
-        mask, found = cut(array, thresholds[kind])
+        array, threshold = maps[kind].numpy(), thresholds[kind]
+        mask, found = cut(array, threshold) if threshold < 1 else cut(np.zeros_like(array), 0.0)
         row.append(draw.comparison(photo, mask, true_mask, found, true_boxes))
     return row

@@ -45,7 +45,7 @@ def picture_rows(run: Finished, model: FCAM, seen: Survey, places: Sequence[int]
     """HTML of some images of a split, given by position: a row of pictures each, with its overlaps in words."""
     if not places or "fcam" not in seen.maps:
         return ""
-    rows = gallery.sample_rows(model, seen.dataset, places, run.config.method, seen.thresholds)
+    rows = gallery.sample_rows(model, seen.dataset, places, run.config, seen.thresholds, seen.measure)
     parts = []
     for place, row in zip(places, rows, strict=True):
         label = seen.dataset.classes[seen.dataset.labels[place]]

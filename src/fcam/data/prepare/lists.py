@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fcam import files
-from fcam.data.wsol import LISTS
-from fcam.errors import FcamError
+from fcam.data.wsol import read_ids, read_labels, read_sizes
+from fcam.errors import FcamError, shown
 
 
 @dataclass
@@ -35,23 +35,22 @@ class Lists:
 
 
 def read_lists(folder: Path) -> Lists:
-    """Read the four files of a split as they are; sizes and localization may be missing or empty.
+    """Read the four files of a split as they are; sizes and localization may be missing or empty, and so may all images.
 
     Raises:
-        FcamError: a row that is not like the others of its file.
+        FcamError: a row that is not like the others of its file, or an image without a label or size.
     """
-    rows = {name: _rows(folder / f"{name}.txt") for name in LISTS}
-    labels = dict(row.rsplit(",", 1) for row in rows["class_labels"])
-    sizes = {i: (w, h) for i, w, h in (row.rsplit(",", 2) for row in rows["image_sizes"])}
-    try:
-        return Lists(
-            rows["image_ids"],
-            [int(labels[i]) for i in rows["image_ids"]],
-            [(int(sizes[i][0]), int(sizes[i][1])) for i in rows["image_ids"]] if sizes else [],
-            rows["localization"],
-        )
-    except (KeyError, ValueError) as error:
-        raise FcamError(f"the lists in {folder} do not fit together ({error}); fetch them again") from error
+    if not _rows(folder / "image_ids.txt"):
+        return Lists()
+    ids, labels, sizes = read_ids(folder), read_labels(folder), read_sizes(folder)
+    for image in ids:
+        if image not in labels or (sizes and image not in sizes):
+            raise FcamError(
+                f"the lists in {folder} do not fit together: {shown(image)} has no {'size' if image in labels else 'label'}; "
+                "fetch them again"
+            )
+    localization = _rows(folder / "localization.txt")
+    return Lists(ids, [labels[i] for i in ids], [sizes[i] for i in ids] if sizes else [], localization)
 
 
 def prefixed(lists: Lists, prefix: str, masks: bool) -> Lists:
