@@ -223,6 +223,42 @@ class BranchingBlock(nn.Module):
         return F.relu(self.conv(x)) if x.shape[-1] > 8 else x
 
 
+class Constants(OwnCNN):
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x - torch.tensor([0.5, 0.4, 0.3]).view(1, 3, 1, 1)) / 0.2
+        return super().forward(x) * torch.tensor(2.0)
+
+
+class Shared(OwnCNN):
+    """Body and head read one parameter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.fc2.weight.dtype))
+
+
+class ChannelsLast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*[nn.Conv2d(a, b, 3, 2, 1) for a, b in ((3, 8), (8, 16), (16, 24))])
+        self.norm, self.fc = nn.LayerNorm(24), nn.Linear(24, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.norm(self.body(x).permute(0, 2, 3, 1)).mean((1, 2)))
+
+
+@pytest.mark.parametrize("network", [Constants, Shared, ChannelsLast])
+def test_unusual_networks_are_attached_saved_and_loaded(
+    network: type[nn.Module], images: Tensor, tmp_path: Path
+) -> None:
+    yours = network().eval()
+    model = attach(yours, image_size=SIDE).eval()
+    torch.testing.assert_close(model(images).logits, yours(images).detach())
+    assert model.classifier.backbone.channels[-1] == 24
+    model.save_pretrained(tmp_path)
+    again = fcam.FCAM.from_pretrained(tmp_path, classifier=network()).eval()
+    torch.testing.assert_close(again(images).maps, model(images).maps)
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [

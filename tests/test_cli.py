@@ -99,6 +99,27 @@ def test_classes_of_other_names_are_doubted(tiny_run, drawn_set, tmp_path, capsy
     assert "other names" not in capsys.readouterr().err
 
 
+def test_the_home_folder_is_found_behind_an_equals_sign(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["evaluate", str(tiny_run), "--out=~/numbers.json", "--workers=0"]) == 0
+    assert (tmp_path / "numbers.json").is_file()
+
+
+def test_mistakes_of_an_evaluation_are_named(tiny_run, tmp_path, capsys):
+    assert main(["evaluate", str(tiny_run), "--workers", "-1"]) == 2
+    assert "--workers is -1; take 0 or more" in capsys.readouterr().err
+    shutil.copytree(tiny_run, tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text("data: gone/away\n")
+    assert main(["evaluate", str(tmp_path / "run")]) == 2
+    assert "was trained on gone/away, which is not there; say where" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert (
+        main(["evaluate", str(tiny_run), "--workers", "0", "--out", str(tmp_path / "file" / "a.json")]) == 2
+    )
+    assert "a file stands where a folder belongs" in capsys.readouterr().err
+
+
 def test_a_model_of_other_classes_is_not_evaluated(tiny_run, shared, capsys):
     assert main(["evaluate", str(tiny_run), "--data", str(shared / "data/cub10")]) == 2
     assert "has 10, so its labels mean other classes" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
+from torch import nn
 
 import fcam
 from fcam.boxes import from_map, quantize
@@ -236,6 +237,16 @@ def test_the_baseline_is_made_by_the_formula_of_training() -> None:
         maps[variant] = seen.baseline
         np.testing.assert_allclose(seen.baseline, to_size(want, (64, 64)), atol=1e-5)
     assert np.abs(maps["published"] - maps["reference"]).max() > 0.01
+
+
+def test_a_network_for_one_size_says_so() -> None:
+    layers = [nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU()]
+    model = fcam.attach(nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 16 * 16, 3)), image_size=64)
+    assert Localizer(model, size=64)(photo()).cam.shape == photo().size[::-1]
+    with pytest.raises(
+        FcamError, match=r"cannot be run on 1 images of 96x96 \(.*take the size it was trained on"
+    ):
+        Localizer(model, size=96)(photo())
 
 
 @pytest.mark.parametrize("head", ["wgap", "maxpool"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from fcam.cli import main
 from fcam.config import TrainConfig
@@ -18,6 +19,7 @@ from fcam.data.synthetic import class_names
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.run import load_config
+from fcam.sources import with_new_layer
 from fcam.start import outputs_of, settle
 from fcam.train import train
 
@@ -55,6 +57,29 @@ def config(tiny_config: TrainConfig, own: Path) -> TrainConfig:
     return dataclasses.replace(
         tiny_config, out=str(own / "run"), classifier="birds_net:build", weights="two.safetensors", stage1=stage, stage2=stage
     )  # fmt: skip
+
+
+class HeadFirst(nn.Module):
+    """Its last layer is defined first, a side output of the same length last, and it takes images of 64 pixels alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8 * 16 * 16, 5)
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1))
+        self.mix, self.side = nn.Conv2d(8, 8, 1), nn.Linear(8 * 16 * 16, 5)
+
+    def forward(self, x):
+        x = self.mix(self.body(x)).flatten(1)
+        return self.fc(x), self.side(x)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_new_layer_goes_where_the_scores_come_from(device: str) -> None:
+    with torch.device(device):
+        changed = with_new_layer(HeadFirst(), 7)
+    assert (changed.fc.out_features, changed.side.out_features, changed.mix.out_channels) == (7, 5, 8)
+    with pytest.raises(FcamError, match="no linear layer"):
+        with_new_layer(nn.Sequential(nn.Flatten()), 7)
 
 
 def test_only_the_decoder_is_trained_and_everything_works_with_the_run(

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 
 from fcam.cams import interpolated
 from fcam.cli import main
-from fcam.config import OptimizerConfig, StageConfig
+from fcam.config import LossConfig, OptimizerConfig, SeedConfig, StageConfig
+from fcam.data import open_dataset
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.run import Run, load_config
@@ -196,6 +197,42 @@ def test_a_resumed_run_remembers_where_its_data_moved(tiny_run, tiny_config, dra
     train(dataclasses.replace(tiny_config, out=str(run), data=str(moved), resume=True))
     assert load_config(run).data == str(moved)
     assert same(weights(tiny_run), weights(run))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": -1}, "--seed is -1; take 0 or more"),
+        ({"seed": 2**32}, "--seed is 4294967296"),
+        ({"workers": -1}, "--workers is -1"),
+        ({"loss": LossConfig(crf=float("nan"))}, "--loss.crf is nan"),
+        ({"seeds": SeedConfig(n_minus=5)}, "--seeds.n-minus is 5"),
+        ({"stage2": StageConfig(optimizer=OptimizerConfig(lr=-1))}, "--stage2.optimizer.lr is -1"),
+        (
+            {"stage1": StageConfig(optimizer=OptimizerConfig(step_epochs=0))},
+            "--stage1.optimizer.step-epochs is 0",
+        ),
+    ],
+)
+def test_settings_that_no_run_can_do_with_are_found_first(tiny_config, tmp_path, change, words):
+    with pytest.raises(FcamError, match=words):
+        train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), **change))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_largest_seed_trains(tiny_run, tiny_config, tmp_path):
+    config = dataclasses.replace(tiny_config, out=str(tmp_path / "run"), seed=2**32 - 1)
+    assert not same(weights(tiny_run), weights(train(config)))
+
+
+def test_a_failing_evaluation_leaves_the_model(tiny_run, tiny_config, drawn_set, tmp_path):
+    shutil.copytree(drawn_set, tmp_path / "set")
+    config = dataclasses.replace(tiny_config, data=str(tmp_path / "set"), out=str(tmp_path / "run"))
+    photo = open_dataset(config.data, "test").path(0)
+    photo.write_text("no photo")
+    with pytest.raises(FcamError, match=photo.name):
+        train(config)
+    assert same(weights(tiny_run), weights(tmp_path / "run"))
 
 
 def test_stage_two_alone_needs_a_trained_classifier(tiny_config, tmp_path):

@@ -215,10 +215,10 @@ def rebuild(config: dict[str, Any], given: nn.Module | str | None = None) -> Att
     saved = config["classifier"]
     source = saved["source"]
     if given is None and (source is None or sources.is_importable(source)):
-        what = f"classifier={source!r}, which imports it," if source else "classifier=your_model"
+        what = f"classifier={source!r}" if source else "classifier=your_model"
         raise FcamError(
             f"the classifier of this model ({source or saved['type']}) is not built by torchvision or timm; "
-            f"load it with FCAM.from_pretrained(folder, {what} or on the command line --classifier module.path:factory"
+            f"load it with FCAM.from_pretrained(folder, {what}) or on the command line --classifier module.path:factory"
         )
     if not 16 <= int(saved["image_size"]) <= 4096:
         raise FcamError(

@@ -33,7 +33,15 @@ def write(folder: str | Path, config: dict[str, Any], state: dict[str, Tensor]) 
         raise FcamError(
             f"the model's metadata cannot be stored as JSON ({error}); use plain numbers and strings"
         ) from error
-    tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
+    tensors: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for key, value in state.items():
+        tensor = value.detach().cpu().contiguous()
+        shared = (
+            tensor.untyped_storage().data_ptr() in places
+        )  # the file format refuses one memory under two names
+        tensors[key] = tensor.clone() if shared else tensor
+        places.add(tensor.untyped_storage().data_ptr())
     write_bytes(folder / WEIGHTS, save_tensors(tensors, metadata={"format": "pt"}))
     write_json(folder / CONFIG, json.loads(text))
 

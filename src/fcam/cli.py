@@ -298,9 +298,16 @@ def usage() -> str:
     return f"{title}\n\nusage: fcam VERB ...\n\n{rows}\n\n`fcam VERB --help` explains a verb."
 
 
+def _at_home(word: str) -> str:
+    option, equals, value = word.partition("=")
+    at_home = equals and option.startswith("--") and value.startswith("~")
+    return f"{option}={os.path.expanduser(value)}" if at_home else word
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    # Shells expand the home folder at the beginning of a word, but not in --out=~/runs.
+    arguments = [_at_home(word) for word in (sys.argv[1:] if argv is None else argv)]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else MISTAKE

@@ -68,6 +68,9 @@ def run_evaluate(config: EvaluateConfig) -> int:
         raise FcamError(
             "name either a run or model folder, or a folder of heat maps with --maps; see fcam evaluate --help"
         )
+    for name, least in (("batch_size", 1), ("workers", 0)):
+        if getattr(config, name) < least:
+            raise FcamError(f"--{name.replace('_', '-')} is {getattr(config, name)}; take {least} or more")
     if config.maps is not None:
         report = evaluate_map_files(config.maps, config.metadata, config.split, config.data)
         out = config.out or Path("metrics.json")
@@ -76,6 +79,10 @@ def run_evaluate(config: EvaluateConfig) -> int:
     if PartialState().is_main_process:
         files.write_json(out, report)
         print_table(report)
+        if all(row["max_box_acc"] is None and row["pxap"] is None for row in report["maps"].values()):
+            say(
+                f"the {config.split} split has neither boxes nor masks, so only the classification could be scored"
+            )
         say(f"numbers in {out}")
     return 0
 
@@ -86,6 +93,10 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
     data = config.data or (load_config(folder).data if is_run else "")
     if not data:
         raise FcamError(f"{config.model} does not say which data set to score; add --data ROOT")
+    if not config.data and not Path(data).exists():
+        raise FcamError(
+            f"{config.model} was trained on {data}, which is not there; say where its data set lies with --data ROOT"
+        )
     model = FCAM.from_pretrained(resolve(config.model), config.classifier or None).to(PartialState().device)
     classes = open_dataset(data, config.split).classes
     known, wanted = model.classifier.num_classes, len(classes)

@@ -32,6 +32,10 @@ def write_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         os.replace(temporary, path)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise FcamError(
+            f"cannot write {path}: a file stands where a folder belongs; choose another path, or move that file away"
+        ) from error
     except OSError as error:
         raise FcamError(
             f"cannot write {path}: {error.strerror or error}; "

@@ -92,8 +92,9 @@ def symbolic(whole: Whole, name: str) -> tuple[Tracer, fx.Graph]:
         except Exception as error:
             if tracer.failed in (None, ROOT) or tracer.failed in opaque:
                 raise FcamError(
-                    f"the forward of {name} cannot be followed ({short(error)}): it branches on values of its tensors; "
-                    "move that code into a layer of its own, or train a network of fcam.list_models()"
+                    f"the forward of {name} cannot be followed ({short(error)}): layers must be made in __init__, "
+                    "and no step may depend on values of tensors; move that code into a layer of its own, or train a network "
+                    "of fcam.list_models()"
                 ) from error
             opaque.add(str(tracer.failed))
 

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from fcam import cams, shipped
 from fcam.data.images import MAX_PIXELS, open_image, to_rgb
 from fcam.errors import FcamError, shown
+from fcam.errors import cut as shortened
 from fcam.folding import folded
 from fcam.model import FCAM, foreground
 from fcam.precision import fast_dtype
@@ -194,7 +195,14 @@ class Localizer:
         """Run the network once on uint8 (B, 3, h, w); return class, score and map of each, on the CPU."""
         batch = images.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            out = self._network(batch.float() / 255)
+            try:
+                out = self._network(batch.float() / 255)
+            except RuntimeError as error:  # a head for one size of images, or more memory than there is
+                reason = shortened(str(error).strip().partition("\n")[0])
+                raise FcamError(
+                    f"the network cannot be run on {len(batch)} images of {batch.shape[-1]}x{batch.shape[-2]} ({reason}); "
+                    "take the size it was trained on, without keep_aspect, or a smaller batch_size"
+                ) from error
         scores, classes = out.logits.float().softmax(1).max(1)
         maps = foreground(out.maps).cpu()
         baselines: Tensor | list[None] = [None] * len(images)

@@ -110,6 +110,9 @@ class _Trace:
         whole = Whole(model)
         tracer, self.graph = symbolic(whole, self.name)
         self.layers, self.depth = tracer.layers, tracer.depth
+        for name, constant in vars(whole).items():  # where the trace keeps tensors that the forward makes
+            if name.startswith("_tensor_constant"):
+                setattr(model, name, constant)
         module = fx.GraphModule(whole, self.graph)
         reference = next(model.parameters(), torch.zeros(()))
         generator = torch.Generator().manual_seed(0)
@@ -136,6 +139,7 @@ class _Trace:
                 f"{self.name} ends in tokens of shape {tokens[-1].shape}, not in maps (B, C, h, w); "
                 "choose a convolutional network, or name layers with maps by level=[paths]"
             )
+        spatial = [call for call in spatial if self._is_map(call)]
         top = before_pooling(spatial, self.output.shape[1]) if spatial else None
         if top is None or is_early(top, self.recorder.calls):
             seen = (
@@ -160,10 +164,14 @@ class _Trace:
                     best[call.shape[-2:]] = node
         return [*best.values(), node_of[top.number]]
 
+    def _is_map(self, call: Call) -> bool:
+        """Whether this is a map (B, C, h, w), with channels where the decoder wants them."""
+        layout = find_layout(call.shape, self.size, ())
+        return layout is not None and layout.kind == "NCHW"
+
     def _is_tap(self, call: Call, top: Call) -> bool:
         """Whether this is a map (B, C, h, w) finer than the last one and coarser than the image."""
-        layout = find_layout(call.shape, self.size, ())
-        return layout is not None and layout.kind == "NCHW" and top.shape[-1] < call.shape[-1] < self.size[1]
+        return self._is_map(call) and top.shape[-1] < call.shape[-1] < self.size[1]
 
     def named(self, paths: str | Sequence[str]) -> list[fx.Node]:
         """The outputs of the layers of these paths, checked to be maps that get no finer."""

@@ -75,8 +75,8 @@ def simulate(truths: Iterable[Truth], factors: Sequence[float] = FACTORS, total:
     Raises:
         FcamError: no masks, masks without any object, or a factor below 1.
     """
-    if not factors or min(factors) < 1:
-        raise FcamError(f"factors must be at least 1, got {list(factors)}")
+    if not factors or not all(1 <= factor < float("inf") for factor in factors):
+        raise FcamError(f"factors must be numbers of at least 1, got {list(factors)}")
     cells = {(z, way): (PxAP(), MaxBoxAcc(iou=(0.5,))) for z in factors for way in WAYS}
     images = boxed = objects = side = 0
     own_boxes = False

@@ -21,9 +21,12 @@ from fcam.backbones import lite0
 from fcam.backbones.base import IMAGENET_MEAN, IMAGENET_STD
 from fcam.backbones.timm_backbone import check_name
 from fcam.backbones.weights import fetch, load_checked, read_weights
+from fcam.cams.forward import answer_of, evaluating, logits_of
 from fcam.errors import FcamError, cut
 
 FORMS = "torchvision:NAME, timm:NAME or module.path:factory"
+SIDES = (224, 32, 64, 96, 128, 160, 192, 256, 299, 384)
+"""Sides of images that networks are made for, the usual first: networks with flattened maps take one alone."""
 # These draw truncated normal numbers for many seconds unless they are told not to.
 _SLOW_TO_START = ("googlenet", "inception_v3")
 
@@ -183,22 +186,55 @@ def _last_rows(model: nn.Module) -> int | None:
 
 
 def with_new_layer(model: nn.Module, num_classes: int) -> nn.Module:
-    """Replace the last linear layer (or 1x1 convolution) of `model` by a fresh one with `num_classes` outputs.
+    """Replace the linear layer (or 1x1 convolution) that makes the scores of `model` by a fresh one of `num_classes` outputs.
 
     Raises `FcamError` when there is none.
     """
-    for path, layer in reversed(list(model.named_modules())):
-        if isinstance(layer, nn.Linear):
-            new: nn.Module = nn.Linear(layer.in_features, num_classes, layer.bias is not None)
-        elif isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1):
-            new = nn.Conv2d(layer.in_channels, num_classes, 1, bias=layer.bias is not None)
-        else:
-            continue
-        model.set_submodule(path, new.to(layer.weight.device, layer.weight.dtype))
-        return model
-    raise FcamError(
-        f"{type(model).__name__} has no linear layer that could be replaced; build it for {num_classes} classes"
-    )
+    layers = {
+        path: layer
+        for path, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1))
+    }
+    if not layers:
+        raise FcamError(
+            f"{type(model).__name__} has no linear layer that could be replaced; build it for {num_classes} classes"
+        )
+    seen = (_layer_of_scores(model, layers, side) for side in SIDES)
+    path = next(filter(None, seen), list(layers)[-1])
+    layer = layers[path]
+    if isinstance(layer, nn.Linear):
+        new: nn.Module = nn.Linear(layer.in_features, num_classes, layer.bias is not None)
+    else:
+        new = nn.Conv2d(layer.in_channels, num_classes, 1, bias=layer.bias is not None)
+    model.set_submodule(path, new.to(layer.weight.device, layer.weight.dtype))
+    return model
+
+
+def _layer_of_scores(model: nn.Module, layers: dict[str, nn.Linear | nn.Conv2d], side: int) -> str | None:
+    """Which of `layers` gives the scores, or else ran last with as many outputs; None where the network cannot be run
+    on images of that side.
+    """
+    ran: list[tuple[str, Tensor]] = []
+
+    def note(path: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        return lambda layer, inputs, out: ran.append((path, out))
+
+    hooks = [layer.register_forward_hook(note(path)) for path, layer in layers.items()]
+    try:
+        like = next(iter(layers.values())).weight
+        with evaluating(model), torch.no_grad():
+            image = torch.zeros(2, 3, side, side, device=like.device, dtype=like.dtype)
+            scores = logits_of(answer_of(model, image))
+        alike = [(path, out) for path, out in ran if out.shape[1] == scores.shape[1]]
+        same = [
+            path for path, out in alike if out is scores or (not like.is_meta and torch.equal(out, scores))
+        ]
+        return (same or [path for path, _ in alike] or [None])[-1]
+    except Exception:  # somebody's own code, or weights that have shapes only
+        return None
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def identify(model: nn.Module, num_classes: int) -> str | None:

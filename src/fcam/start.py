@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +25,23 @@ from fcam.registry import create_model
 
 OWN = "own"
 """`ModelConfig.backbone` of a run on a given classifier."""
+RANGES = {
+    "lr": (0, 1e6),
+    "momentum": (0, 1),
+    "weight_decay": (0, 1e6),
+    "gamma": (0, 1e6),
+    "average": (0, 1),
+    "step_epochs": (1, 1e9),
+    "n_minus": (0, 1),
+    "alpha": (0, 1e12),
+    "crf": (0, 1e12),
+    "size": (0, 1e12),
+    "seed": (0, 2**32 - 1),
+    "workers": (0, 1024),
+    "crop": (32, 16384),
+    "resize": (32, 16384),
+}
+"""What numbers of these names may be, first and last included."""
 TRIED = 64
 """Training photos that a given classifier is tried on."""
 
@@ -32,6 +51,7 @@ def settle(config: TrainConfig) -> TrainConfig:
 
     Raises `FcamError` when options are missing or exclude each other.
     """
+    _check_numbers(config)
     if config.stages != "classifier":
         _check_stage("stage2", config.stage2)
     if trains_classifier(config):
@@ -54,6 +74,20 @@ def settle(config: TrainConfig) -> TrainConfig:
         head_only=True,
         model=dataclasses.replace(config.model, backbone=OWN),
     )
+
+
+def _check_numbers(group: Any, place: str = "--") -> None:
+    """Find here, not after hours of training, what no run can do with."""
+    for field in dataclasses.fields(group):
+        value, option = getattr(group, field.name), f"{place}{field.name.replace('_', '-')}"
+        if dataclasses.is_dataclass(value):
+            _check_numbers(value, f"{option}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise FcamError(f"{option} is {value}; give a number")
+        elif isinstance(value, int | float) and field.name in RANGES:
+            low, high = RANGES[field.name]
+            if not low <= value <= high:
+                raise FcamError(f"{option} is {value}; take {low:g} or more, and at most {high:g}")
 
 
 def _check_stage(name: str, stage: StageConfig) -> None:

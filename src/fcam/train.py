@@ -38,6 +38,8 @@ from fcam.start import build, introduce, settle, trains_classifier
 Stage = ClassifierStage | DecoderStage
 IMAGENET_CLASSES = 1000
 """With so many classes a pretrained backbone brings its own head."""
+SEEDS = 2**32
+"""So many seeds numpy knows."""
 CHECK_EVERY = 20
 """Steps between looks at the loss; each look makes an accelerator wait."""
 
@@ -175,7 +177,7 @@ def _train_epoch(
 ) -> dict[str, float]:
     """One pass over the training split; mean of each weighted loss term."""
     # Dropout draws from the global generators; everything else from the step's own.
-    set_seed(config.seed * 1_000_003 + epoch)
+    set_seed((config.seed * 1_000_003 + epoch) % SEEDS)
     loader.set_epoch(epoch)
     module.train()
     generator = torch.Generator(device=accelerator.device)
@@ -287,13 +289,13 @@ def _map_options(config: TrainConfig, **changes: Any) -> MapOptions:
 
 def _evaluate_and_save(model: FCAM, config: TrainConfig, run: Run, accelerator: Accelerator) -> None:
     """Write `metrics.json` for `test` (where there is one), and `model/` with the thresholds chosen on `val`."""
+    model.metadata["training"] = config_to_dict(dataclasses.replace(config, out="", data="", resume=False))
+    model.metadata["environment"] = environment(accelerator.device, config.precision)
+    if accelerator.is_main_process:
+        model.save_pretrained(run.model)  # whatever befalls the evaluation, the model is there
     split = next((name for name in ("test", "val") if name in splits(config.data)), None)
     report = evaluate(model, config.data, split, config.crop, _map_options(config)) if split else None
     if accelerator.is_main_process:
-        model.metadata["training"] = config_to_dict(
-            dataclasses.replace(config, out="", data="", resume=False)
-        )
-        model.metadata["environment"] = environment(accelerator.device, config.precision)
         model.save_pretrained(run.model)
         if report is not None:
             files.write_json(run.metrics, report)

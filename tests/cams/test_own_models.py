@@ -111,6 +111,12 @@ def test_smooth_noise_is_scaled_to_the_normalised_image(images: Tensor) -> None:
     torch.testing.assert_close(got, normalize(want), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("head", ["wgap", "logsumexp"])
+def test_noise_may_leave_the_range_of_images(images: Tensor, head: str) -> None:
+    options = {"noise_std": 20.0, "generator": torch.Generator().manual_seed(0), "variant": "reference"}
+    assert cam(classifier(head), images, 1, "smoothgradcampp", **options).isfinite().all()
+
+
 def test_refinecam_takes_the_taps_from_stride_4_on(images: Tensor) -> None:
     model = classifier("wgap")
     maps = cam(model, images, 1, "refinecam", normalize=False)

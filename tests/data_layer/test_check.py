@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,19 @@ def test_class_folders_without_images_are_found(tmp_path: Path, top: str) -> Non
     assert problems == [
         f"{Path(top) / 'owl'} holds no image, so it is no class; add its images or remove the folder"
     ]
+
+
+def test_boxes_of_images_that_are_not_there_are_noted(tmp_path: Path) -> None:
+    for split, color in (("train", 10), ("val", 20)):
+        (tmp_path / split / "cat").mkdir(parents=True)
+        Image.new("RGB", (20, 20), (color, 0, 0)).save(tmp_path / split / "cat" / f"{split}.png")
+    entry = {"id": 1, "file_name": "val/cat/val.jpg"}
+    content = {"images": [entry], "annotations": [{"image_id": 1, "bbox": [1, 1, 5, 5]}]}
+    (tmp_path / "boxes.json").write_text(json.dumps(content))
+    assert any("no box of boxes.json is of an image that is there" in note for note in check(tmp_path).notes)
+    entry["file_name"] = "val/cat/val.png"
+    (tmp_path / "boxes.json").write_text(json.dumps(content))
+    assert not any("no box of" in note for note in check(tmp_path).notes)
 
 
 def test_progress_and_printing(wsol_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,30 @@ def test_coco_boxes(tmp_path: Path) -> None:
     assert open_dataset(tmp_path, "val").has_boxes is False
 
 
+def test_boxes_of_another_splits_image_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
+    names = [f"{split}/{c}/1.jpg" for split in ("train", "val", "test") for c in ("cat", "dog")]
+    write_images(tmp_path, *names)
+    boxed = [
+        (1, "test/cat/1.jpg"),
+        (2, str(tmp_path / "test" / "dog" / "1.jpg")),
+        (3, "/old/place/val/dog/1.jpg"),
+    ]
+    coco(tmp_path, "boxes.json", boxed, [{"image_id": i, "bbox": [i, i, 5, 5]} for i in (1, 2, 3)])
+    found = {}
+    for split in ("train", "val", "test"):
+        dataset = open_dataset(tmp_path, split, localization=True)
+        found |= {i: rows[0, 0] for i, rows in (dataset.split.boxes or {}).items() if len(rows)}
+    assert found == {"test/cat/1.jpg": 1, "test/dog/1.jpg": 2, "val/dog/1.jpg": 3}
+
+
+def test_a_split_whose_images_have_no_boxes_has_none(tmp_path: Path) -> None:
+    write_images(tmp_path, "val/cat/1.jpg", "val/dog/2.jpg")
+    coco(tmp_path, "boxes.json", [(1, "1.jpg"), (2, "2.jpg")], [])
+    assert open_dataset(tmp_path, "val", localization=True).has_boxes is False
+    coco(tmp_path, "boxes.json", [(1, "1.jpg"), (2, "2.jpg")], [{"image_id": "2", "bbox": [1, 1, 5, 5]}])
+    assert open_dataset(tmp_path, "val", localization=True).has_boxes is True
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -165,8 +165,8 @@ def _make(
     if forward.weight is not None:
         noisy = None
         if method == "smoothgradcampp" and variant == "reference":
-            *_, last = _noisy_images(subject, options)  # the others never reach the authors' map
-            noisy = subject.forward(last).activations[-1]
+            *_, last = _noises(subject, options)  # the others never reach the authors' map
+            noisy = subject.forward_noisy(last).activations[-1]
         return from_features(top, forward.weight, index, method, variant=variant, noisy_top=noisy)
     if method == "cam" and forward.class_maps is not None:
         maps = forward.class_maps(top).float()
@@ -182,8 +182,8 @@ def _refined(forward: Forward, index: Tensor, base: str, variant: str) -> Tensor
     return refine([from_gradients(a, g, base, variant=variant) for a, g in pairs])
 
 
-def _noisy_images(subject: Subject, options: Options) -> Iterator[Tensor]:
-    """Yield noisy copies of the images: 4 of standard deviation 0.3 on the normalised image, as the authors have it."""
+def _noises(subject: Subject, options: Options) -> Iterator[Tensor]:
+    """Yield noise for the normalised images: 4 draws of standard deviation 0.3, as the authors have it."""
     count = 4 if options.samples is None else options.samples
     std = 0.3 if options.noise_std is None else options.noise_std
     if count < 1 or std < 0:
@@ -192,16 +192,15 @@ def _noisy_images(subject: Subject, options: Options) -> Iterator[Tensor]:
     device = generator.device if generator is not None else torch.device("cpu")
     for _ in range(count):
         noise = torch.randn(subject.images.shape, generator=generator, device=device) * std
-        noise = noise.to(subject.images.device) * subject.noise_scale()
-        yield (subject.images + noise).to(subject.images.dtype)
+        yield noise.to(subject.images.device)
 
 
 def _smooth(subject: Subject, top: Tensor, index: Tensor, variant: str, options: Options) -> Tensor:
     """Smooth-Grad-CAM++ where gradients depend on the image: their first three moments over noisy copies."""
     first = second = third = gradient = shown = torch.zeros(())
     count = 0
-    for noisy in _noisy_images(subject, options):
-        forward = subject.forward(noisy)
+    for noise in _noises(subject, options):
+        forward = subject.forward_noisy(noise)
         gradient, shown = forward.gradients(index)[-1], forward.activations[-1]
         first, second, third = first + gradient, second + gradient**2, third + gradient**3
         count += 1

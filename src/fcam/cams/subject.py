@@ -62,19 +62,26 @@ class Subject:
         """The images as the network sees them."""
         return self.model.backbone.normalize(self.images) if self.ours else self.images
 
-    def noise_scale(self) -> Tensor | float:
-        """What noise on the normalised image must be multiplied with before it is added to the image."""
-        return self.model.backbone.std if self.ours else 1.0
+    def forward_noisy(self, noise: Tensor) -> Forward:
+        """Run once with `noise` (B, 3, H, W) on the normalised images, however far it takes them."""
+        if self.ours and self.layers is None:
+            with evaluating(self.model), torch.no_grad():
+                return self.from_top(self._bare()(self.normalized_images() + noise)[-1])
+        scale = self.model.backbone.std if self.ours else 1.0
+        return self.forward((self.images + noise * scale).to(self.images.dtype))
 
     def scores(self, normalized: Tensor) -> Tensor:
         """Return logits (B, K) of images as the network sees them, however far masks and noise took them."""
         with evaluating(self.model), torch.no_grad():
             if not self.ours:
                 return logits_of(answer_of(self.model, normalized), len(normalized))
-            # A shallow copy shares the weights; only the copy skips normalisation and its range check.
-            bare = copy.copy(self.model.backbone)
-            bare.__dict__["normalize"] = lambda images: images.to(bare.mean.dtype)
-            return logits_of(self.model.head(bare(normalized)[-1]))
+            return logits_of(self.model.head(self._bare()(normalized)[-1]))
+
+    def _bare(self) -> nn.Module:
+        """The backbone of an fcam classifier for normalised images: without its own normalisation and range check."""
+        bare = copy.copy(self.model.backbone)  # shallow: it shares the weights, and nobody sees the change
+        bare.__dict__["normalize"] = lambda images: images.to(bare.mean.dtype)
+        return bare
 
 
 def _is_ours(module: Any) -> bool:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fcam.data import folder, wsol
+from fcam.data import coco, folder, wsol
 from fcam.data.images import ImageError, open_image, open_mask
 from fcam.data.split import Split
 from fcam.errors import FcamError
@@ -141,6 +141,12 @@ def _read_splits(root: Path, lists: Path | None, own_lists: bool, report: Report
             f"{path.relative_to(root)} holds no image, so it is no class; add its images or remove the folder"
             for path in folder.empty_classes(root)
         ]
+        boxes = coco.files_in([root, *(folder.split_folder(root, name) or root for name in names)])
+        if boxes and not any(split.boxes for split in found):
+            report.notes.append(
+                f"no box of {', '.join(path.name for path in boxes)} is of an image that is there; compare file_name in it "
+                "with the images' paths"
+            )
     if "train" not in names:
         report.notes.append("there is no train split: the set can be evaluated on but not trained on")
     if any(len(split.classes) == 1 for split in found):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,38 +18,43 @@ _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Re
 """What values of the wrong kind, range or depth raise when they are taken for COCO's."""
 
 
-def add_boxes(split: Split, folders: list[Path], on_problem: OnProblem) -> None:
-    """Read the boxes of `split`'s images from the COCO files in `folders`; crowd regions are left out.
-
-    An annotation's `bbox` is x, y, width, height; `file_name` may be relative to the data set, the split or
-    the class, or the bare name when only one image bears it. Files that name none of the images are passed
-    over.
-    """
-    files = [
+def files_in(folders: Iterable[Path]) -> list[Path]:
+    """List the files in `folders` that are taken for COCO's, by their names."""
+    return [
         path
         for folder in dict.fromkeys(folders)
         for pattern in PATTERNS
         for path in sorted(folder.glob(pattern))
     ]
+
+
+def add_boxes(split: Split, folders: list[Path], on_problem: OnProblem) -> None:
+    """Read the boxes of `split`'s images from the COCO files in `folders`; crowd regions are left out.
+
+    An annotation's `bbox` is x, y, width, height; `file_name` may be relative to the data set, the split or
+    the class, or the bare name when only one image bears it. Files that name none of the images are passed
+    over, and so are boxes of images that lie elsewhere in the data set, whatever their names have in common.
+    """
+    files = files_in(folders)
     if not files:
         return
     known = _by_path_ending(split.image_ids)
     boxes: dict[str, list[list[float]]] = {}
     for path in files:
-        for image_id, box, size in _rows(path, known, on_problem):
+        for image_id, box, size in _rows(path, known, split.root, on_problem):
             rows = boxes.setdefault(image_id, [])
             if box is not None:
                 rows.append(box)
             if size is not None:
                 split.sizes[image_id] = size
-    if boxes:
+    if any(boxes.values()):
         split.boxes = {
             image_id: np.array(rows, dtype=np.float64).reshape(-1, 4) for image_id, rows in boxes.items()
         }
 
 
 def _rows(
-    path: Path, known: dict[str, str], on_problem: OnProblem
+    path: Path, known: dict[str, str], root: Path, on_problem: OnProblem
 ) -> list[tuple[str, list[float] | None, tuple[int, int] | None]]:
     """Return (image id, box or None for an image's own entry, size) of every entry about an image of the
     split.
@@ -60,9 +67,9 @@ def _rows(
         content = json.loads(path.read_text(encoding="utf-8"))
         images = {}
         for entry in content["images"]:
-            image_id = _match(str(entry["file_name"]), known)
+            image_id = _match(str(entry["file_name"]), known, root)
             if image_id is not None:
-                images[entry["id"]] = image_id
+                images[str(entry["id"])] = image_id  # some writers number images and quote the numbers later
                 size = (
                     checked_size(int(entry["width"]), int(entry["height"]))
                     if entry.get("width") and entry.get("height")
@@ -79,8 +86,9 @@ def _rows(
         return []
     for number, entry in enumerate(annotations):
         try:
-            if entry["image_id"] in images and not entry.get("iscrowd", 0):
-                rows.append((images[entry["image_id"]], _box(entry["bbox"]), None))
+            image_id = images.get(str(entry["image_id"]))
+            if image_id is not None and not entry.get("iscrowd", 0):
+                rows.append((image_id, _box(entry["bbox"]), None))
         except _MALFORMED:
             on_problem(
                 f"{path}, annotation {number}: expected image_id and bbox [x, y, width, height], "
@@ -107,10 +115,16 @@ def _by_path_ending(image_ids: list[str]) -> dict[str, str]:
     return {ending: image_id for ending, image_id in endings.items() if image_id is not None}
 
 
-def _match(file_name: str, known: dict[str, str]) -> str | None:
+def _match(file_name: str, known: dict[str, str], root: Path) -> str | None:
     """Return the image that the longest ending of `file_name` names; an absolute path of another machine
-    matches too.
+    matches too. None where that ending is an image below `root` that is not known: one of another split.
     """
-    parts = PurePosixPath(file_name.replace("\\", "/")).parts
-    endings = ("/".join(parts[start:]) for start in range(len(parts)))
-    return next((known[ending] for ending in endings if ending in known), None)
+    path = PurePosixPath(file_name.replace("\\", "/"))
+    parts = path.relative_to(path.anchor).parts
+    for start in range(len(parts)):
+        ending = "/".join(parts[start:])
+        if ending in known:
+            return known[ending]
+        if os.path.isfile(root / ending):
+            return None
+    return None
