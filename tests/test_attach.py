@@ -325,7 +325,8 @@ class InPlace(OwnCNN):
         x.mul_(0.5)
         x = F.max_pool2d(F.relu(self.conv2(F.max_pool2d(x, 2))), 2)
         x = self.conv3(x)
-        x.add_(1.0).clamp_(min=0)
+        x.add_(1.0).clamp_(min=-0.1)
+        F.relu(x, inplace=True)
         return self.fc2(F.relu(self.fc1(F.adaptive_avg_pool2d(x, 2).flatten(1))))
 
 

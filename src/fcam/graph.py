@@ -100,11 +100,12 @@ def symbolic(whole: Whole, name: str) -> tuple[Tracer, fx.Graph]:
 
 
 def _follow_in_place(graph: fx.Graph) -> None:
-    """Let whatever comes after `x.mul_(y)` read that call's result, for the graph sees no change of x itself."""
+    """Let whatever comes after `x.mul_(y)` or `relu(x, inplace=True)` read its result: the graph sees no change of x."""
     order = {node: number for number, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         name = str(node.target)
         in_place = node.op == "call_method" and name.endswith("_") and not name.endswith("__")
+        in_place |= node.op == "call_function" and node.kwargs.get("inplace") is True
         if in_place and node.args and isinstance(node.args[0], fx.Node):
             node.args[0].replace_all_uses_with(node, lambda user, after=order[node]: order[user] > after)
 

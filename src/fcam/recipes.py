@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
-from fcam.config import ModelConfig, OptimizerConfig, SeedConfig, StageConfig, TrainConfig
+from fcam.config import CamMethod, ModelConfig, OptimizerConfig, SeedConfig, StageConfig, TrainConfig
 from fcam.errors import FcamError
 
-METHODS = ("cam", "gradcam", "gradcampp", "smoothgradcampp", "xgradcam", "layercam")
+METHODS: tuple[str, ...] = get_args(CamMethod)
 PAPER_SETS = ("cub", "openimages", "ilsvrc")
 PAPER_BACKBONES = ("vgg16", "inceptionv3", "resnet50")
 OUR_SETS = ("cub10", "pets3", "butterfly10", "imagenette10", "folder", "synthetic")

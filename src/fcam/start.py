@@ -232,7 +232,7 @@ def introduce(model: FCAM, config: TrainConfig) -> str:
         return "\n".join([*lines, "a new last layer is trained for these classes first"])
     right, tried = _right(model, config)
     verdict = f"the classifier is right on {right} of {tried} training photos"
-    if right * len(pairs) < 1.5 * tried:
+    if len(pairs) > 1 and right * len(pairs) < 1.5 * tried:
         verdict += ": hardly better than chance, check the order of classes, the weights, mean and std"
     return "\n".join([*lines, verdict])
 

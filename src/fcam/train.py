@@ -11,7 +11,7 @@ import importlib.util
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from fcam import files
 from fcam.averaging import WeightAverage
-from fcam.config import OptimizerConfig, TrainConfig
+from fcam.config import OptimizerConfig, SelectionMetric, TrainConfig
 from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open_dataset, splits
 from fcam.environment import environment
 from fcam.errors import FcamError, shown
@@ -107,7 +107,7 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
 def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accelerator: Accelerator) -> None:
     """Train one stage, or go on with it, and leave its selected weights in the model."""
     settings = stage.settings
-    optimizer = _sgd(stage.parameter_groups(settings.optimizer), settings.optimizer)
+    optimizer = sgd(stage.parameter_groups(settings.optimizer), settings.optimizer)
     base_rates = [group["lr"] for group in optimizer.param_groups]
     loader = _train_loader(config, settings.batch_size)
     accelerator.gradient_accumulation_steps = settings.accumulate
@@ -231,7 +231,7 @@ def _stop_if_not_finite(
                 )
 
 
-def _sgd(groups: list[dict[str, Any]], settings: OptimizerConfig) -> torch.optim.SGD:
+def sgd(groups: list[dict[str, Any]], settings: OptimizerConfig) -> torch.optim.SGD:
     """SGD as the paper uses it; the fused kernel computes the same update in one pass over the weights."""
     return torch.optim.SGD(
         groups,
@@ -278,7 +278,7 @@ def _validate(model: FCAM, stage: Stage, config: TrainConfig, accelerator: Accel
         options=_map_options(config, batch_size=stage.settings.batch_size, precision=config.precision),
         title="validate",
     )
-    values = {name: card.value(kind, name) for name in ("max_box_acc", "max_box_acc_v2", "pxap", "top1")}
+    values = {name: card.value(kind, name) for name in get_args(SelectionMetric)}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -22,15 +22,7 @@ from fcam.prediction import Prediction
 TOP = 5
 """How many classes are listed, and can be asked for a CAM."""
 
-METHODS = {
-    "cam": "CAM",
-    "gradcam": "Grad-CAM",
-    "gradcampp": "Grad-CAM++",
-    "smoothgradcampp": "Smooth-Grad-CAM++",
-    "xgradcam": "XGrad-CAM",
-    "layercam": "LayerCAM",
-    "refinecam": "RefineCAM",
-}
+METHODS = {name: cams.METHODS[name].title for name in (*cams.CLOSED_FORMS, "refinecam")}
 """Methods that answer at once, and what they are called; the Score-CAM family needs a forward pass per channel."""
 
 

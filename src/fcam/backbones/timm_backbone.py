@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from fcam.backbones import lite0
 from fcam.backbones.base import Backbone
-from fcam.backbones.unstride import PROBE_SIDE, evaluating, nominal_strides, unstride
+from fcam.backbones.unstride import PROBE_SIDE, nominal_strides, unstride
 from fcam.backbones.weights import fetch, load_checked, read_weights
+from fcam.cams.forward import evaluating
 from fcam.errors import FcamError
 
 # timm's modules of which a network was built and brought to output stride 8 (docs/backbones.md).

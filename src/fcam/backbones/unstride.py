@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from timm.layers.conv2d_same import Conv2dSame
 from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
 from torch import Tensor, nn
 
+from fcam.cams.forward import evaluating
 from fcam.errors import FcamError
 
 PROBE_SIDE = 256
@@ -88,17 +88,6 @@ def _probe(net: nn.Module, features: Features) -> tuple[list[Tensor], list[Step]
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """Put `net` into eval mode for the block, so that a look at it leaves its statistics alone."""
-    training = net.training
-    net.eval()
-    try:
-        yield
-    finally:
-        net.train(training)
 
 
 def _pair(value: Any) -> tuple[int, int]:

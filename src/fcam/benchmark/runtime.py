@@ -14,6 +14,7 @@ from fcam import cams
 from fcam.benchmark.pictures import pictures
 from fcam.benchmark.published import p100
 from fcam.benchmark.timing import Call, Spread, repeat, side_by_side
+from fcam.cams import CLOSED_FORMS, METHODS
 from fcam.cams.perturbation import SAMPLES
 from fcam.config import Precision
 from fcam.model import FCAM, foreground
@@ -25,20 +26,11 @@ CLASSES, CLASS_IDX = 200, 88
 PLAIN = "plain"
 TITLES = {
     PLAIN: "classifier forward",
-    "cam": "CAM",
-    "gradcam": "Grad-CAM",
-    "gradcampp": "Grad-CAM++",
-    "smoothgradcampp": "Smooth-Grad-CAM++",
-    "smoothgradcampp_reference": "Smooth-Grad-CAM++, 4 noisy forwards (reference)",
-    "xgradcam": "XGrad-CAM",
-    "layercam": "LayerCAM",
-    "refinecam": "RefineCAM",
+    **{name: method.title for name, method in METHODS.items() if name != "center"},
+    "smoothgradcampp_reference": "Smooth-Grad-CAM++ of a noisy copy (reference)",
     "fcam": "F-CAM",
-    "scorecam": "Score-CAM",
-    "sscam": "SS-CAM",
-    "iscam": "IS-CAM",
 }
-ONE_FORWARD = ("cam", "gradcam", "gradcampp", "smoothgradcampp", "xgradcam", "layercam", "refinecam")
+ONE_FORWARD = (*CLOSED_FORMS, "refinecam")
 SCORE_CHUNK = 32
 SCORE_REPEATS = 3
 

@@ -22,7 +22,7 @@ from fcam.losses import barrier_t, partial_cross_entropy, size_constraint
 from fcam.precision import autocast, resolve
 from fcam.seeds import sample_seeds
 from fcam.stages import DecoderStage
-from fcam.train import _sgd
+from fcam.train import sgd
 from fcam.winograd import quick_convolutions
 
 PARTS = {
@@ -58,7 +58,7 @@ class Step:
         self.model = build(backbone, device)
         self.stage = DecoderStage(self.model, self.config)
         settings = self.stage.settings.optimizer
-        self.optimizer = _sgd(self.stage.parameter_groups(settings), settings)
+        self.optimizer = sgd(self.stage.parameter_groups(settings), settings)
         self.module: Any = torch.compile(self.stage) if compile else self.stage
         self.module.train()
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")  # type: ignore[attr-defined]

@@ -14,6 +14,8 @@ class Method:
     """One row of the table; `options` are the keywords of `fcam.cam` that this method alone listens to."""
 
     name: str
+    title: str
+    """What the literature calls it."""
     summary: str
     source: str
     cost: str
@@ -28,10 +30,17 @@ _SCORE = ("top_channels", "chunk", "progress")
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method("cam", "class weights times features, signed", "Zhou et al., CVPR 2016", _ONE),
-        Method("gradcam", "mean gradient times features, positive part", "Selvaraju et al., ICCV 2017", _ONE),
+        Method("cam", "CAM", "class weights times features, signed", "Zhou et al., CVPR 2016", _ONE),
+        Method(
+            "gradcam",
+            "Grad-CAM",
+            "mean gradient times features, positive part",
+            "Selvaraju et al., ICCV 2017",
+            _ONE,
+        ),
         Method(
             "gradcampp",
+            "Grad-CAM++",
             "positive gradients weighted by their second order term",
             "Chattopadhay et al., WACV 2018",
             _ONE,
@@ -39,16 +48,30 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "smoothgradcampp",
+            "Smooth-Grad-CAM++",
             "Grad-CAM++ with gradients averaged over noisy copies of the image",
             "Omeiza et al., IntelliSys 2019",
             "1 forward on linear heads, else 1 + samples",
             variants_differ=True,
             options=_SMOOTH,
         ),
-        Method("xgradcam", "gradient averaged where the feature is active", "Fu et al., BMVC 2020", _ONE),
-        Method("layercam", "pixelwise positive gradient times features", "Jiang et al., IEEE TIP 2021", _ONE),
+        Method(
+            "xgradcam",
+            "XGrad-CAM",
+            "gradient averaged where the feature is active",
+            "Fu et al., BMVC 2020",
+            _ONE,
+        ),
+        Method(
+            "layercam",
+            "LayerCAM",
+            "pixelwise positive gradient times features",
+            "Jiang et al., IEEE TIP 2021",
+            _ONE,
+        ),
         Method(
             "scorecam",
+            "Score-CAM",
             "features weighted by the score of the image seen through them",
             "Wang et al., CVPR workshops 2020",
             "1 forward per channel",
@@ -57,6 +80,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "sscam",
+            "SS-CAM",
             "Score-CAM averaged over noisy masks",
             "Wang et al., arXiv 2006.14255, 2020",
             "35 forwards per channel",
@@ -65,6 +89,7 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "iscam",
+            "IS-CAM",
             "Score-CAM integrated over fading masks",
             "Naidu et al., arXiv 2010.03023, 2020",
             "10 forwards per channel",
@@ -73,13 +98,18 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "refinecam",
+            "RefineCAM",
             "product of the maps of several layers",
             "Domeniconi et al., arXiv 2605.14641, 2026",
             "1 forward, 1 backward",
             options=("layers", "base"),
         ),
         Method(
-            "center", "a Gaussian at the centre of the image: the floor", "Choe et al., CVPR 2020", "none"
+            "center",
+            "centre Gaussian",
+            "a Gaussian at the centre of the image: the floor",
+            "Choe et al., CVPR 2020",
+            "none",
         ),
     )
 }
