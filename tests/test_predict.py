@@ -239,6 +239,18 @@ def test_the_baseline_is_made_by_the_formula_of_training() -> None:
     assert np.abs(maps["published"] - maps["reference"]).max() > 0.01
 
 
+def test_flip_takes_the_mean_with_the_mirrored_photo() -> None:
+    model = fcam.create_model("timm:test_resnet", 3, pretrained=False, output_stride=32)
+    image = Image.effect_noise((64, 64), 90).convert("RGB")
+    mirrored = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    plain, other = (Localizer(model, size=64)(one) for one in (image, mirrored))
+    both = Localizer(model, size=64, flip=True)
+    seen = both(image)
+    np.testing.assert_allclose(seen.cam, (plain.cam + other.cam[:, ::-1]) / 2, atol=1e-5)
+    np.testing.assert_allclose(both(mirrored).cam[:, ::-1], seen.cam, atol=1e-5)
+    assert np.abs(seen.cam - plain.cam).max() > 1e-3
+
+
 def test_a_network_for_one_size_says_so() -> None:
     layers = [nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU()]
     model = fcam.attach(nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 16 * 16, 3)), image_size=64)

@@ -20,20 +20,16 @@ from torch.nn import functional as F
 
 from fcam import cams, shipped
 from fcam.data.images import MAX_PIXELS, open_image, to_rgb
-from fcam.errors import FcamError, shown
+from fcam.errors import FcamError
 from fcam.errors import cut as shortened
 from fcam.folding import folded
-from fcam.model import FCAM, foreground
+from fcam.model import FCAM, FCAMOutput, foreground
+from fcam.model_card import card_size, card_threshold
 from fcam.precision import fast_dtype
 from fcam.prediction import BoxRule, Prediction, cut
 
 Photo = str | os.PathLike[str] | Image.Image | NDArray[np.uint8] | Tensor
 __all__ = ["Localizer", "NetworkOutput", "Photo", "Prediction", "as_image", "fast_dtype"]
-
-DEFAULT_THRESHOLD = 0.5
-DEFAULT_SIZE = 224
-LARGEST_SIZE = 4096
-"""No model that says of itself that it was trained on larger images is believed."""
 
 
 class NetworkOutput(NamedTuple):
@@ -61,6 +57,7 @@ class Localizer:
         boxes: "largest" gives at most one box per photo, "all" one per connected component.
         keep_aspect: let the network see the photo's shape, with the same number of pixels as the square and
             sides that are multiples of 32, instead of the square it was trained on.
+        flip: also show the network the mirrored photo and take the mean of both maps and scores, for twice the work.
         with_cam: also return the classifier's own CAM of the predicted class, as `Prediction.baseline`.
         cam_method: closed-form method of that CAM; None takes the one the model learned from, or "cam".
         max_pixels: photos above this are refused before they are decoded; None for no limit.
@@ -78,6 +75,7 @@ class Localizer:
         *,
         boxes: BoxRule = "largest",
         keep_aspect: bool = False,
+        flip: bool = False,
         with_cam: bool = False,
         cam_method: str | None = None,
         max_pixels: int | None = MAX_PIXELS,
@@ -107,11 +105,12 @@ class Localizer:
         self.device = next(self.model.parameters()).device
         self.dtype = fast_dtype(self.device) if dtype is None else dtype
         self.classes = self.model.classes
-        self.threshold = _card_threshold(card) if threshold is None else threshold
-        self.size = _card_size(card, model if loaded else "the model") if size is None else size
+        self.threshold = card_threshold(card) if threshold is None else threshold
+        self.size = card_size(card, model if loaded else "the model") if size is None else size
         self.batch_size = (32 if self.device.type == "cuda" else 8) if batch_size is None else batch_size
         self.box_rule: BoxRule = boxes
-        self.keep_aspect, self.with_cam, self.max_pixels = keep_aspect, with_cam, max_pixels
+        self.keep_aspect, self.flip = keep_aspect, flip
+        self.with_cam, self.max_pixels = with_cam, max_pixels
         self.cam_method = cam_method or str(card.get("method", "cam"))
         self.cam_variant = str(card.get("variant", "published"))
         self._check()
@@ -192,19 +191,16 @@ class Localizer:
 
     @torch.inference_mode()
     def infer(self, images: Tensor) -> list[NetworkOutput]:
-        """Run the network once on uint8 (B, 3, h, w); return class, score and map of each, on the CPU."""
+        """Run the network once, or twice with `flip`, on uint8 (B, 3, h, w); return what it says, on the CPU."""
         batch = images.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            try:
-                out = self._network(batch.float() / 255)
-            except RuntimeError as error:  # a head for one size of images, or more memory than there is
-                reason = shortened(str(error).strip().partition("\n")[0])
-                raise FcamError(
-                    f"the network cannot be run on {len(batch)} images of {batch.shape[-1]}x{batch.shape[-2]} ({reason}); "
-                    "take the size it was trained on, without keep_aspect, or a smaller batch_size"
-                ) from error
-        scores, classes = out.logits.float().softmax(1).max(1)
-        maps = foreground(out.maps).cpu()
+        out = self._forward(batch)
+        logits, maps = out.logits.float(), foreground(out.maps)
+        if self.flip:
+            mirrored = self._forward(batch.flip(-1))
+            logits = (logits + mirrored.logits.float()) / 2
+            maps = (maps + foreground(mirrored.maps).flip(-1)) / 2
+        scores, classes = logits.softmax(1).max(1)
+        maps = maps.cpu()
         baselines: Tensor | list[None] = [None] * len(images)
         if self.with_cam:
             baselines = self.class_maps(images, out.features[-1], classes).cpu()
@@ -212,6 +208,17 @@ class Localizer:
             NetworkOutput(index, score, maps[i], baselines[i])
             for i, (index, score) in enumerate(zip(classes.tolist(), scores.tolist(), strict=True))
         ]
+
+    def _forward(self, batch: Tensor) -> FCAMOutput:
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            try:
+                return self._network(batch.float() / 255)
+            except RuntimeError as error:  # a head for one size of images, or more memory than there is
+                reason = shortened(str(error).strip().partition("\n")[0])
+                raise FcamError(
+                    f"the network cannot be run on {len(batch)} images of {batch.shape[-1]}x{batch.shape[-2]} ({reason}); "
+                    "take the size it was trained on, without keep_aspect, or a smaller batch_size"
+                ) from error
 
     def class_maps(self, images: Tensor, top: Tensor, classes: Tensor, method: str | None = None) -> Tensor:
         """Return the classifier's own CAMs (B, h, w) in [0, 1] from features it has made, noise the same at every call.
@@ -308,32 +315,3 @@ def _is_one(photos: object) -> bool:
     if isinstance(photos, np.ndarray | Tensor):
         return photos.ndim < 4
     return isinstance(photos, str | os.PathLike | Image.Image)
-
-
-def _card_threshold(card: dict[str, Any]) -> float:
-    """Return the threshold that the metadata names, or the best on `val` for boxes or pixels, or 0.5."""
-    boxes = _noted(card, "thresholds", "fcam", "max_box_acc", "0.5")
-    for value in (card.get("threshold"), boxes, _noted(card, "thresholds", "fcam", "piou")):
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
-            return float(value)
-    return DEFAULT_THRESHOLD
-
-
-def _card_size(card: dict[str, Any], source: object) -> int:
-    """Return the side that the metadata says the model was trained on, or 224; raises `FcamError` for nonsense."""
-    size = _noted(card, "training", "crop")
-    if size is None:
-        return DEFAULT_SIZE
-    if not isinstance(size, int) or not 32 <= size <= LARGEST_SIZE:
-        raise FcamError(
-            f"{source} says it was trained on images of side {shown(size)}, but 32 to {LARGEST_SIZE} was expected; "
-            "name another size"
-        )
-    return size
-
-
-def _noted(card: Any, *keys: str) -> Any:
-    """Return what lies below nested `keys` of the metadata, which anybody may have edited, or None."""
-    for key in keys:
-        card = card.get(key) if isinstance(card, dict) else None
-    return card

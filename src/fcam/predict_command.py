@@ -47,6 +47,8 @@ class PredictConfig:
     """Side of the square that the network sees; default: the size that the model was trained on."""
     keep_aspect: bool = False
     """Let the network see the photo's shape instead of a square."""
+    flip: bool = False
+    """Also look at the mirrored photo and take the mean of both maps: twice the work (measured in docs/results.md)."""
     overlays: bool = True
     """Write overlays/: heat, contour, box, label."""
     masks: bool = True
@@ -101,6 +103,7 @@ def run_predict(config: PredictConfig) -> int:
         config.device,
         boxes=config.boxes,
         keep_aspect=config.keep_aspect,
+        flip=config.flip,
         with_cam=config.with_cam,
         max_pixels=round(config.max_megapixels * 1e6),
         classifier=config.classifier or None,
@@ -166,6 +169,7 @@ def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
         "box_convention": "x0, y0, x1, y1 in pixels of the upright photo; x1, y1 one past the last pixel",
         "size": localizer.size,
         "keep_aspect": localizer.keep_aspect,
+        "flip": localizer.flip,
         "precision": str(localizer.dtype).removeprefix("torch."),
         "overlays": config.overlays,
         "masks": config.masks,

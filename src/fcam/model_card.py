@@ -1,0 +1,41 @@
+"""What a saved model's metadata, which anybody may have edited, says to whoever predicts with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcam.errors import FcamError, shown
+
+DEFAULT_THRESHOLD = 0.5
+DEFAULT_SIZE = 224
+LARGEST_SIZE = 4096
+"""No model that says of itself that it was trained on larger images is believed."""
+
+
+def card_threshold(card: dict[str, Any]) -> float:
+    """Return the threshold that the metadata names, or the best on `val` for boxes or pixels, or 0.5."""
+    boxes = _noted(card, "thresholds", "fcam", "max_box_acc", "0.5")
+    for value in (card.get("threshold"), boxes, _noted(card, "thresholds", "fcam", "piou")):
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
+            return float(value)
+    return DEFAULT_THRESHOLD
+
+
+def card_size(card: dict[str, Any], source: object) -> int:
+    """Return the side that the metadata says the model was trained on, or 224; raises `FcamError` for nonsense."""
+    size = _noted(card, "training", "crop")
+    if size is None:
+        return DEFAULT_SIZE
+    if not isinstance(size, int) or not 32 <= size <= LARGEST_SIZE:
+        raise FcamError(
+            f"{source} says it was trained on images of side {shown(size)}, but 32 to {LARGEST_SIZE} was expected; "
+            "name another size"
+        )
+    return size
+
+
+def _noted(card: Any, *keys: str) -> Any:
+    """Return what lies below nested `keys` of the metadata, which anybody may have edited, or None."""
+    for key in keys:
+        card = card.get(key) if isinstance(card, dict) else None
+    return card
