@@ -28,13 +28,13 @@ import numpy as np
 from PIL import Image
 
 from fcam.boxes import quantize
+from fcam.data.images import RESULT_FOLDERS, RESULTS
 from fcam.errors import FcamError, cut, shown
 from fcam.files import remove_leftovers, write_array, write_image, write_json, write_text
 from fcam.prediction import Prediction
 
-SUBFOLDERS = ("overlays", "masks", "heatmaps", "maps", "panels", "SegmentationClass")
-"""Folders of files per photo that look like photos or masks of somebody else's; the last is made by --export."""
-FINAL, JOURNAL = "predictions.json", "predictions.jsonl"
+SUBFOLDERS = RESULT_FOLDERS
+FINAL, JOURNAL = RESULTS, "predictions.jsonl"
 JPEG_QUALITY, PNG_LEVEL = 92, 3
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from fcam.data import EvalTransform, classes, open_dataset
 from fcam.data.folder import split_of
+from fcam.data.images import find_images
 from fcam.errors import FcamError
 
 
@@ -198,3 +199,17 @@ def test_links_to_folders_are_followed_and_loops_are_not(tmp_path: Path) -> None
     found = open_dataset(tmp_path / "set", "train")
     assert found.image_ids == ["train/cat/0.png", "train/dog/0.png", "train/dog/1.png"]
     assert found.classes == ["cat", "dog"]
+
+
+def test_pictures_of_an_earlier_prediction_are_not_photos(tmp_path: Path) -> None:
+    write_images(tmp_path, "a.jpg", "out/overlays/a.jpg", "out/masks/a.png", "out/own/c.jpg", "masks/b.jpg")
+    (tmp_path / "out" / "predictions.json").write_text("{}")
+    found, problems = find_images(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in found] == [
+        "a.jpg",
+        "masks/b.jpg",
+        "out/own/c.jpg",
+    ]
+    assert not problems
+    named, _ = find_images([tmp_path / "out" / "overlays", tmp_path / "out" / "masks" / "a.png"])
+    assert [path.name for path in named] == ["a.jpg", "a.png"]

@@ -43,6 +43,11 @@ SUFFIXES = frozenset(
 )
 """Suffixes, in lower case, by which a file found in a folder counts as an image."""
 
+RESULTS = "predictions.json"
+"""What `fcam predict` leaves in its folder, beside ..."""
+RESULT_FOLDERS = ("overlays", "masks", "heatmaps", "maps", "panels", "SegmentationClass")
+"""... folders of files that look like photos or masks of somebody else's; the last is made by --export."""
+
 _UNREAD = {".heic", ".heif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"}
 """What cameras and phones write and Pillow does not read, or not without more packages."""
 
@@ -134,7 +139,8 @@ def find_images(
     """List the image files that files, folders and glob patterns stand for, and what could not be followed.
 
     A named file is taken whatever its suffix, and so are the files a pattern with a suffix finds (`*.dat`).
-    Folders are searched recursively for `SUFFIXES` in any case; hidden files are passed over. Order is that
+    Folders are searched recursively for `SUFFIXES` in any case; hidden files and the pictures that a prediction
+    left there (`RESULT_FOLDERS` beside a `RESULTS`) are passed over. Order is that
     of the arguments, sorted by path within each; a file is listed once.
     """
     found: dict[Path, None] = {}
@@ -188,7 +194,12 @@ def files_below(folder: Path, problems: list[Problem] | None = None) -> list[Pat
         return new
 
     for parent, folders, names in os.walk(folder, onerror=refused, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and entered(parent, name))
+        drawn = RESULT_FOLDERS if RESULTS in names else ()
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and name not in drawn and entered(parent, name)
+        )
         found += [
             Path(parent, name)
             for name in names
