@@ -1,6 +1,7 @@
-"""What the shipped model gains and loses on larger images, and by averaging over mirrored ones; prints Markdown.
+"""What the shipped model, or a run, gains and loses on larger images, and by averaging over mirrored ones; prints Markdown.
 
     python benchmarks/sizes.py --data ../shared/data --split val
+    python benchmarks/sizes.py --data ../shared/data --split val --model runs/photo_sets/cub10-cam-0 --sets cub10
 
 Maps of the four photo sets at several sizes of the network's input, brought back to 224x224 and scored there, and the
 share of `imagenette10`'s photos whose first class of all 1000 is right. Flips: the mean of the map and the mirrored map
@@ -72,19 +73,23 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the four sets")
     parser.add_argument("--split", default="val", choices=("val", "test"))
     parser.add_argument("--sizes", type=int, nargs="+", default=(224, 256, 288, 352))
+    parser.add_argument("--model", default="lite0", help="run or model folder")
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
     arguments = parser.parse_args()
-    model = FCAM.from_pretrained("lite0").eval()
+    model = FCAM.from_pretrained(arguments.model).eval()
     ways = [(size, flips) for flips in (False, True) for size in arguments.sizes]
     print("| set | metric | " + " | ".join(f"{size}{', flips' if f else ''}" for size, f in ways) + " |")
     print("|---|---|" + "--:|" * len(ways))
-    for name, metric in SETS.items():
+    for name in arguments.sets:
+        metric = SETS[name]
         truth = opened(arguments.data / name, arguments.split, SIDE)
         values: list[float] = []
         labels: list[float] = []
         for size, flips in ways:
             maps, first = maps_at(model, opened(arguments.data / name, arguments.split, size), flips)
             values.append(score(maps, truth, metric))
-            labels += [imagenet_accuracy(first, truth)] if name == "imagenette10" else []
+            if name == "imagenette10" and model.classifier.num_classes == 1000:
+                labels.append(imagenet_accuracy(first, truth))
             say(f"{name} at {size}, flips {flips}: {values[-1]:.1f}")
         print(f"| {name} | {metric} | " + " | ".join(f"{value:.1f}" for value in values) + " |", flush=True)
         if labels:
