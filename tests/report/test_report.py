@@ -28,9 +28,10 @@ from fcam.report import gallery
 from fcam.report.collect import group, papers_number, read_run
 from fcam.report.command import ReportConfig, run_report
 from fcam.report.curves import EXACT, Measure, open_run, survey
-from fcam.report.formats import as_csv, as_html, as_latex, as_markdown
-from fcam.report.tables import Number, backbone_means, localization
+from fcam.report.tables import backbone_means, localization
 from fcam.run import config_to_dict, load_config
+from fcam.tables import Number
+from fcam.tables.formats import as_csv, as_html, as_latex, as_markdown
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -38,7 +38,7 @@ def test_mean_and_deviation_over_seeds_and_the_choice_on_val(drawn_set, tmp_path
     assert r"52.0 $\pm$ 1.0" in (tmp_path / "sweep.tex").read_text()
     rows = list(csv.DictReader((tmp_path / "sweep.csv").open()))
     assert [row["map"] for row in rows] == ["cam", "fcam"] * 2
-    assert float(rows[1]["max_box_acc_sd"]) == pytest.approx(1)
+    assert float(rows[1]["max_box_acc sd"]) == pytest.approx(1)
 
 
 def test_the_papers_numbers_and_the_footnote_of_a_wrong_mean(drawn_set, tmp_path):
@@ -129,3 +129,12 @@ def test_a_run_of_another_recipe_is_not_taken_for_finished(drawn_set, tmp_path):
     asked = SweepConfig(("cub10-lite0-cam",), str(drawn_set), str(tmp_path), set={"stage2.epochs": 3})
     failed = execute(make_plan(asked), 1, train=pretend)
     assert "stage2" in next(iter(failed.values()))
+
+
+@pytest.mark.parametrize(
+    ("field", "beside"),
+    [("stage1.epochs", set()), ("stage2.epochs", {"cam"}), ("workers", {"cam", "fcam"})],
+)
+def test_the_paper_does_not_stand_beside_what_other_settings_made(drawn_set, tmp_path, field, beside):
+    _, table = swept(drawn_set, tmp_path, "cub-resnet50-cam", set={field: 3})
+    assert set(table["groups"][0]["rows"][0]["paper"]) == beside

@@ -15,10 +15,11 @@ from tyro.conf import Positional
 from fcam import files
 from fcam.errors import FcamError, cut
 from fcam.progress import say
-from fcam.report import formats, gallery, gallery_data, page, tables
+from fcam.report import gallery, gallery_data, page, tables
 from fcam.report.collect import Group, expand, group, read_run
 from fcam.report.curves import deviation, open_run, survey
 from fcam.run import config_to_dict
+from fcam.tables import formats
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from fcam.report.collect import Finished, Group
 from fcam.report.curves import THRESHOLDS, Survey, best_at
 from fcam.scores import IOU, TITLES
-from fcam.sweep.tables import TITLES as METRIC_TITLES
+from fcam.tables import METRIC_TITLES
 
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 40

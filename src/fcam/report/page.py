@@ -16,15 +16,16 @@ import torch
 import yaml
 from PIL import Image
 
+from fcam.cams import METHODS
 from fcam.environment import environment
 from fcam.model import FCAM
 from fcam.paper_tables import OTHER_FOOTNOTES
-from fcam.report import figures, formats, gallery, gallery_data, tables
+from fcam.report import figures, gallery, gallery_data, tables
 from fcam.report.collect import Finished, Group
 from fcam.report.curves import Survey
 from fcam.run import config_to_dict
 from fcam.scores import TITLES
-from fcam.sweep.tables import METHOD_TITLES
+from fcam.tables import formats
 
 PANEL_SIDE = 224
 
@@ -127,7 +128,7 @@ def _summary(split: str, groups: Sequence[Group]) -> str:
     """What was compared, on what and by which rule: for a reader who sees nothing but this page."""
     runs = [run for own in groups for run in own.runs]
     sets = {run.data_set: f"{run.data_set} ({run.report.get('images', '?')} images)" for run in runs}
-    methods = _listed(METHOD_TITLES.get(own.first.config.method, "?") for own in groups)
+    methods = _listed(METHODS[own.first.config.method].title for own in groups)
     backbones = _listed(own.first.config.model.backbone for own in groups)
     seeds = _listed(sorted({run.config.seed for run in runs}))
     return (

@@ -1,15 +1,24 @@
-"""The tables of a report as data; `formats` writes them down."""
+"""The tables of a report as data; `fcam.tables.formats` writes them down."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from fcam import paper_tables
-from fcam.report.collect import Group, Spread, number, papers_number
+from fcam.report.collect import Group, papers_number
 from fcam.scores import IOU, TITLES
-from fcam.sweep.tables import MAPS, METHOD_TITLES
-from fcam.sweep.tables import TITLES as METRIC_TITLES
+from fcam.tables import (
+    MAP_TITLES,
+    METRIC_TITLES,
+    MISSING,
+    Cell,
+    Number,
+    Spread,
+    Table,
+    footnote,
+    number,
+    paper,
+)
 
 COLUMNS = (
     *((f"box@{iou:g}", "max_box_acc", f"{iou:g}") for iou in IOU),
@@ -19,47 +28,8 @@ COLUMNS = (
     ("PxAP", "pxap", ""),
     ("PIoU", "piou", ""),
 )
-MISSING = "–"
 PAPER = {("max_box_acc", "0.5"), ("max_box_acc_v2", ""), ("top1_loc", ""), ("top5_loc", ""), ("pxap", "")}
 """Columns that the paper prints."""
-
-
-@dataclass(frozen=True)
-class Number:
-    """A cell: our percentage over seeds, the paper's beside it, and the number of a footnote."""
-
-    ours: Spread | None
-    paper: float | None = None
-    note: int | None = None
-    digits: int = 1
-
-    def text(self) -> str:
-        """Mean ± sd."""
-        if self.ours is None:
-            return MISSING
-        mean = f"{self.ours.mean:.{self.digits}f}"
-        return mean if self.ours.sd is None else f"{mean} ± {self.ours.sd:.{self.digits}f}"
-
-    def beside(self) -> str:
-        """The paper's number in words, or nothing."""
-        mark = f" [{self.note}]" if self.note else ""
-        return "" if self.paper is None else f"paper {self.paper:.1f}{mark}"
-
-
-Cell = str | Number
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table: title, what it says, header, rows and footnotes; `strong` are numbers of rows to stand out."""
-
-    name: str
-    title: str
-    caption: str
-    head: list[str]
-    rows: list[list[Cell]]
-    strong: set[int] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
 
 
 def localization(groups: Sequence[Group], split: str) -> Table:
@@ -72,13 +42,13 @@ def localization(groups: Sequence[Group], split: str) -> Table:
             for rule, carried in ((f"best on {split}", False), ("best on val", True)):
                 cells: list[Cell] = []
                 for column in shown:
-                    paper = (
+                    printed = (
                         None if carried or column[1:] not in PAPER else papers_number(group, kind, column[1])
                     )
                     note = None
-                    if paper is not None and (kind, column[1]) == ("center", "max_box_acc_v2"):
-                        note = _footnote(notes, paper_tables.CENTER_FOOTNOTE)
-                    cells.append(Number(_spread(group, kind, column, carried), paper, note))
+                    if printed is not None and (kind, column[1]) == ("center", "max_box_acc_v2"):
+                        note = footnote(notes, paper_tables.CENTER_FOOTNOTE)
+                    cells.append(Number(_spread(group, kind, column, carried), printed, note))
                 if carried and all(isinstance(c, Number) and c.ours is None for c in cells):
                     continue
                 if kind == "fcam":
@@ -115,12 +85,9 @@ def classifiers(groups: Sequence[Group]) -> Table:
                     chosen += f" ({metric} {best['value']:.1f})"
                 row.append(chosen)
             row.append(duration(run.seconds))
-            data_set = run.config.name.partition("-")[0]
-            printed = paper_tables.CLASSIFICATION.get(data_set, {}).get(run.config.method)
-            known = run.config.model.backbone in paper_tables.BACKBONES and run.report["split"] == "test"
-            paper = printed.cell(run.config.model.backbone) if printed is not None and known else None
+            printed = paper.papers_accuracy(run.config) if run.report["split"] == "test" else None
             scores = run.report["classification"]
-            row.append(Number(Spread.of([scores["top1"]]), paper))
+            row.append(Number(Spread.of([scores["top1"]]), printed))
             row.append(Number(Spread.of([scores["top5"]])))
             rows.append(row)
     head = ["run", "settings", "seed", "classifier epoch", "decoder epoch", "training"]
@@ -134,43 +101,17 @@ def classifiers(groups: Sequence[Group]) -> Table:
 
 def backbone_means(groups: Sequence[Group]) -> Table | None:
     """Means over the paper's three backbones, beside its printed means; None unless all three are there."""
-    found: dict[tuple[str, str, str, str], dict[str, float]] = {}
+    cells: paper.BackboneCells = {}
     for group in groups:
         config = group.first.config
-        for kind in MAPS:
+        for kind in MAP_TITLES:
             for metric in METRIC_TITLES:
                 spread = _spread(group, kind, ("", metric, "0.5" if metric == "max_box_acc" else ""))
-                if spread is not None and set(group.changed) <= {"method"}:
-                    key = (config.name.partition("-")[0], config.method, kind, metric)
-                    found.setdefault(key, {})[config.model.backbone] = spread.mean
-    rows: list[list[Cell]] = []
-    notes: list[str] = []
-    for (data_set, method, kind, metric), cells in found.items():
-        if set(paper_tables.BACKBONES) <= set(cells):
-            ours = Spread(sum(cells[b] for b in paper_tables.BACKBONES) / 3, None)
-            printed, text = paper_tables.printed_mean(metric, data_set, method, kind)
-            note = _footnote(notes, text) if text else None
-            rows.append(
-                [
-                    data_set,
-                    METHOD_TITLES[method],
-                    MAPS[kind],
-                    METRIC_TITLES[metric],
-                    Number(ours, printed, note),
-                ]
-            )
-    if not rows:
-        return None
-    caption = "Mean of VGG16, InceptionV3 and ResNet50, each at its own best threshold on the split."
-    return Table(
-        "means",
-        "Means over backbones",
-        caption,
-        ["set", "method", "map", "metric", "mean"],
-        rows,
-        set(),
-        notes,
-    )
+                if spread is not None and paper.is_the_papers(config):
+                    key = (paper.data_set(config), config.method, kind, metric)
+                    cells.setdefault(key, {})[config.model.backbone] = spread.mean
+    means = paper.backbone_means(cells)
+    return paper.means_table(means) if means else None
 
 
 def duration(seconds: float) -> str:
@@ -198,9 +139,3 @@ def _threshold(group: Group, kind: str, carried: bool) -> Spread | None:
     found = [((row.get("transferred") or {}) if carried else row).get("threshold") or {} for row in rows]
     by_boxes = Spread.of([number(own, "max_box_acc") for own in found])
     return by_boxes or Spread.of([number(own, "piou") for own in found])
-
-
-def _footnote(notes: list[str], text: str) -> int:
-    if text not in notes:
-        notes.append(text)
-    return notes.index(text) + 1

@@ -7,21 +7,24 @@ with the same files as one that ran through.
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fcam import files, paper_tables
+from fcam import files
 from fcam.config import TrainConfig
 from fcam.run import Run
 from fcam.sweep.execute import is_finished
 from fcam.sweep.plan import Plan, Planned
 from fcam.sweep.tables import as_csv, as_latex, as_markdown
-
-METRICS = ("max_box_acc", "max_box_acc_v2", "pxap", "top1_loc")
-KINDS = ("cam", "fcam")
-STILL_THE_PAPERS = {"method", "seeds.n_minus", "loss.alpha"}
-"""Fields that the paper chose on `val`: its number belongs beside the variation that was chosen."""
+from fcam.tables import MAP_TITLES, METRIC_TITLES, Spread, number
+from fcam.tables.paper import (
+    CHOSEN_ON_VAL,
+    BackboneCells,
+    backbone_means,
+    data_set,
+    is_the_papers,
+    papers_number,
+)
 
 
 def collect(plan: Plan, failed: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -34,12 +37,14 @@ def collect(plan: Plan, failed: Mapping[str, str] | None = None) -> dict[str, An
         the content of `sweep.json`.
     """
     finished = {run.name for run in plan.runs if is_finished(run.config)}
-    groups = []
+    groups: list[dict[str, Any]] = []
+    cells: BackboneCells = {}
     for recipe in dict.fromkeys(run.recipe for run in plan.runs):
-        rows = [_row(runs, finished) for runs in _by_variation(plan, recipe)]
+        variations = _by_variation(plan, recipe)
+        rows = [_row(runs, finished) for runs in variations]
         _select(rows)
-        for row in rows:
-            row["paper"] = _paper(row)
+        for row, runs in zip(rows, variations, strict=True):
+            _set_beside_the_paper(row, runs[0].config, cells)
         groups.append({"recipe": recipe, "select": rows[0]["select"], "rows": rows})
     table = {
         "runs": len(plan.names()),
@@ -51,7 +56,7 @@ def collect(plan: Plan, failed: Mapping[str, str] | None = None) -> dict[str, An
         "selection": "the variation with the highest mean over seeds of the selected epoch's value on val",
         "spread": "sample standard deviation over seeds",
         "groups": groups,
-        "means": _means(groups),
+        "means": backbone_means(cells),
     }
     files.write_json(plan.out / "sweep.json", table)
     files.write_text(plan.out / "sweep.csv", as_csv(table))
@@ -69,16 +74,16 @@ def _by_variation(plan: Plan, recipe: str) -> list[list[Planned]]:
     return list(groups.values())
 
 
-def _row(runs: Sequence[Planned], finished: Iterable[str]) -> dict[str, Any]:
+def _row(runs: Sequence[Planned], finished: Collection[str]) -> dict[str, Any]:
     """What the seeds of one variation have in common, and their numbers."""
-    done = [run for run in runs if run.name in set(finished)]
+    done = [run for run in runs if run.name in finished]
     first = runs[0].config
     reports = [json.loads(Run(run.config.out).metrics.read_text(encoding="utf-8")) for run in done]
     return {
         "label": runs[0].label,
         "ablation": runs[0].ablation,
         "overrides": runs[0].overrides,
-        "data_set": first.name.partition("-")[0],
+        "data_set": data_set(first),
         "backbone": first.model.backbone,
         "method": first.method,
         "runs": [run.name for run in done],
@@ -89,25 +94,18 @@ def _row(runs: Sequence[Planned], finished: Iterable[str]) -> dict[str, Any]:
         "select": first.stage2.select,
         "val": _spread([selected_value(run.config) for run in done]),
         "top1": _spread([report["classification"]["top1"] for report in reports]),
-        "maps": {
-            kind: {
-                metric: {
-                    **_spread([number(report["maps"][kind], metric) for report in reports]),
-                    "at_val_threshold": _spread(
-                        [number(report["maps"][kind]["transferred"] or {}, metric) for report in reports]
-                    ),
-                }
-                for metric in METRICS
-            }
-            for kind in KINDS
-        },
+        "maps": {kind: _numbers([report["maps"][kind] for report in reports]) for kind in MAP_TITLES},
     }
 
 
-def number(row: Mapping[str, Any], metric: str) -> float | None:
-    """One percentage of a row of `metrics.json`; MaxBoxAcc is the one at overlap 0.5."""
-    value = row.get(metric)
-    return value["0.5"] if isinstance(value, dict) else value
+def _numbers(maps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Every metric of one kind of map over seeds, at its own best threshold and at the one carried over from `val`."""
+    carried = [row["transferred"] or {} for row in maps]
+    return {
+        metric: _spread([number(row, metric) for row in maps])
+        | {"at_val_threshold": _spread([number(row, metric) for row in carried])}
+        for metric in METRIC_TITLES
+    }
 
 
 def selected_value(config: TrainConfig) -> float | None:
@@ -117,12 +115,9 @@ def selected_value(config: TrainConfig) -> float | None:
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean and sample standard deviation; None where a value is missing."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return {"mean": None, "sd": None, "values": list(values)}
-    sd = statistics.stdev(known) if len(known) > 1 else None
-    return {"mean": statistics.fmean(known), "sd": sd, "values": known}
+    """`Spread` as JSON holds it, with the values of the seeds."""
+    own = Spread.of(values)
+    return {"mean": own and own.mean, "sd": own and own.sd, "values": list(values)}
 
 
 def _select(rows: list[dict[str, Any]]) -> None:
@@ -134,48 +129,16 @@ def _select(rows: list[dict[str, Any]]) -> None:
         max(able, key=lambda row: row["val"]["mean"])["selected"] = True
 
 
-def _is_the_papers(row: Mapping[str, Any]) -> bool:
-    """Whether a variation is the paper's whole method: untouched, or chosen on `val` as the paper chose."""
-    fields = set(row["overrides"])
-    return fields <= {"method"} or (row["selected"] and fields <= STILL_THE_PAPERS)
-
-
-def _paper(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """The paper's numbers that belong beside this variation, by kind of map and metric."""
-    whole = _is_the_papers(row)
-    found: dict[str, dict[str, float]] = {}
-    for kind in KINDS:
-        for metric in METRICS:
-            if not (kind == "cam" or whole or row["ablation"]):
-                continue
-            value = paper_tables.printed(
-                metric, row["data_set"], row["backbone"], row["method"], kind, row["ablation"]
-            )
-            if value is not None:
-                found.setdefault(kind, {})[metric] = value
-    return found
-
-
-def _means(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Means over the paper's three backbones where a sweep holds all of them, as the paper's tables have them."""
-    cells: dict[tuple[str, str, str, str], dict[str, float]] = {}
-    for group in groups:
-        for row in group["rows"]:
-            if not (row["complete"] and _is_the_papers(row)):
-                continue
-            for kind in KINDS:
-                for metric in METRICS:
-                    mean = row["maps"][kind][metric]["mean"]
-                    if mean is not None:
-                        key = (row["data_set"], row["method"], kind, metric)
-                        cells.setdefault(key, {})[row["backbone"]] = mean
-    found = []
-    for (data_set, method, kind, metric), by_backbone in cells.items():
-        if set(paper_tables.BACKBONES) <= set(by_backbone):
-            ours = statistics.fmean(by_backbone[name] for name in paper_tables.BACKBONES)
-            printed, note = paper_tables.printed_mean(metric, data_set, method, kind)
-            found.append(
-                {"data_set": data_set, "method": method, "map": kind, "metric": metric, "mean": ours}
-                | {"paper": printed, "footnote": note}
-            )
-    return found
+def _set_beside_the_paper(row: dict[str, Any], config: TrainConfig, cells: BackboneCells) -> None:
+    """Give a row the paper's numbers that belong beside it, and its own to the means over backbones."""
+    # Of values that the paper chose on `val`, the one chosen here is the paper's method; the others are not.
+    passed_over = bool(set(row["overrides"]) & CHOSEN_ON_VAL) and not row["selected"]
+    row["paper"] = {}
+    for kind, metrics in row["maps"].items():
+        for metric, own in metrics.items():
+            printed = papers_number(config, kind, metric)
+            if printed is not None and not (kind == "fcam" and passed_over):
+                row["paper"].setdefault(kind, {})[metric] = printed
+            if own["mean"] is not None and row["complete"] and is_the_papers(config) and not passed_over:
+                key = (row["data_set"], row["method"], kind, metric)
+                cells.setdefault(key, {})[row["backbone"]] = own["mean"]

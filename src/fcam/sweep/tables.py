@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from fcam.paper_tables import METHODS as PAPER_NAMES
-
-TITLES = {
-    "max_box_acc": "MaxBoxAcc@0.5",
-    "max_box_acc_v2": "MaxBoxAccV2",
-    "pxap": "PxAP",
-    "top1_loc": "top-1 loc",
-}
-METHOD_TITLES = {method: name.rstrip("*") for method, name in PAPER_NAMES.items()}
-MAPS = {"cam": "CAM", "fcam": "F-CAM"}
-MISSING = "-"
+from fcam.cams import METHODS
+from fcam.tables import (
+    MAP_TITLES,
+    METRIC_TITLES,
+    MISSING,
+    Cell,
+    Number,
+    Spread,
+    Table,
+    formats,
+)
+from fcam.tables.paper import means_table
 
 
 def as_markdown(table: Mapping[str, Any]) -> str:
     """The whole table with what a reader needs to understand it."""
-    parts = ["# Sweep", _preface(table)]
-    for group in table["groups"]:
-        head, rows = _grid(group, "±")
-        lines = [head, ["---"] * len(head), *rows]
-        parts.append(f"## {group['recipe']}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
-        parts.append(_choice(group))
-    if table["means"]:
-        parts.append(_means(table["means"]))
+    parts = ["# Sweep", _preface(table), formats.as_markdown(_tables(table)).rstrip()]
     if table["failed"]:
         parts.append(
             "## Failed\n\n" + "\n".join(f"- `{name}`: {text}" for name, text in table["failed"].items())
@@ -39,27 +31,12 @@ def as_markdown(table: Mapping[str, Any]) -> str:
 
 def as_latex(table: Mapping[str, Any]) -> str:
     """One `tabular` (booktabs) per recipe."""
-    parts = [f"% {line}" for line in _preface(table).splitlines() if line]
-    for group in table["groups"]:
-        head, rows = _grid(group, r"$\pm$")
-        columns = "ll" + "r" * (len(head) - 2)
-        lines = [
-            f"% {group['recipe']}: {_choice(group)}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            _line(head),
-            r"\midrule",
-            *(_line(row) for row in rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-        parts += ["", *lines]
-    return "\n".join(parts) + "\n"
+    preface = "\n".join(f"% {line}" for line in _preface(table).splitlines())
+    return f"{preface}\n\n{formats.as_latex(_tables(table))}"
 
 
 def as_csv(table: Mapping[str, Any]) -> str:
     """One row per variation and kind of map, with full precision."""
-    metrics = list(TITLES)
     head = [
         "recipe",
         "data_set",
@@ -71,24 +48,26 @@ def as_csv(table: Mapping[str, Any]) -> str:
         "complete",
         "selected_on_val",
     ]
-    head += ["val_metric", "val_mean", "val_sd", "classification_top1"]
-    for metric in metrics:
-        head += [f"{metric}_mean", f"{metric}_sd", f"{metric}_at_val_threshold", f"{metric}_paper"]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(head)
+    head += ["val_metric", "val", "classification_top1"]
+    for metric in METRIC_TITLES:
+        head += [metric, f"{metric}_at_val_threshold"]
+    rows: list[list[Cell]] = []
     for group in table["groups"]:
         for row in group["rows"]:
-            for kind in MAPS:
-                cells = [group["recipe"], row["data_set"], row["backbone"], row["method"], row["label"], kind]
-                cells += [" ".join(map(str, row["seeds"])), row["complete"], row["selected"], row["select"]]
-                cells += [row["val"]["mean"], row["val"]["sd"], row["top1"]["mean"]]
-                for metric in metrics:
-                    own = row["maps"][kind][metric]
-                    cells += [own["mean"], own["sd"], own["at_val_threshold"]["mean"]]
-                    cells.append(row["paper"].get(kind, {}).get(metric))
-                writer.writerow(["" if cell is None else cell for cell in cells])
-    return stream.getvalue()
+            for kind in MAP_TITLES:
+                cells: list[Cell] = [
+                    group["recipe"],
+                    row["data_set"],
+                    row["backbone"],
+                    row["method"],
+                    row["label"],
+                ]
+                cells += [kind, " ".join(map(str, row["seeds"])), str(row["complete"]), str(row["selected"])]
+                cells += [row["select"], Number(_spread(row["val"])), Number(_spread(row["top1"]))]
+                for metric, own in row["maps"][kind].items():
+                    cells += [_number(row, kind, metric), Number(_spread(own["at_val_threshold"]))]
+                rows.append(cells)
+    return formats.as_csv(Table("sweep", "Sweep", "", head, rows))
 
 
 def _preface(table: Mapping[str, Any]) -> str:
@@ -103,84 +82,62 @@ def _preface(table: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _choice(group: Mapping[str, Any]) -> str:
-    chosen = next((row for row in group["rows"] if row["selected"]), None)
-    metric = TITLES.get(group["select"], group["select"])
-    if chosen is None:
-        return f"Nothing was chosen on val ({metric}): one variation only, or val could not be scored."
-    name = ", ".join(filter(None, [METHOD_TITLES.get(chosen["method"], chosen["method"]), chosen["label"]]))
-    return f"Chosen on val by {metric}: {name} ({_cell(chosen['val'], '±')})."
+def _tables(table: Mapping[str, Any]) -> list[Table]:
+    """One table per recipe, and the means over backbones where a sweep has all three."""
+    found = [_recipe_table(group) for group in table["groups"]]
+    return found + ([means_table(table["means"])] if table["means"] else [])
 
 
-def _grid(group: Mapping[str, Any], plus_minus: str) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of text; metrics that no run has are left out, and so are empty columns of the paper."""
-    rows = group["rows"]
+def _recipe_table(group: Mapping[str, Any]) -> Table:
+    """Metrics that no run has are left out."""
     metrics = [
-        m for m in TITLES if any(row["maps"][kind][m]["mean"] is not None for row in rows for kind in MAPS)
+        metric
+        for metric in METRIC_TITLES
+        if any(row["maps"][kind][metric]["mean"] is not None for row in group["rows"] for kind in MAP_TITLES)
     ]
-    from_paper = {m for m in metrics for row in rows for kind in MAPS if m in row["paper"].get(kind, {})}
-    head = ["method", "map", "seeds", f"val {TITLES.get(group['select'], group['select'])}"]
-    for metric in metrics:
-        head += [TITLES[metric], *(["paper"] if metric in from_paper else [])]
-    lines: list[list[str]] = []
+    val = f"val {METRIC_TITLES.get(group['select'], group['select'])}"
+    rows: list[list[Cell]] = []
+    strong: set[int] = set()
     cams: list[Any] = []
-    for row in rows:
-        for kind in MAPS:
+    for row in group["rows"]:
+        for kind in MAP_TITLES:
             own = (row["method"], row["maps"]["cam"])
             if kind == "cam" and (own in cams or not row["seeds"]):
                 continue  # runs that share a classifier share its CAM
             if kind == "cam":
                 cams.append(own)
-            lines.append(_text_row(row, kind, metrics, from_paper, plus_minus))
-    return head, lines
+            elif row["selected"]:
+                strong.add(len(rows))
+            rows.append([*_names(row, kind), *(_number(row, kind, metric) for metric in metrics)])
+    head = ["method", "map", "seeds", val, *(METRIC_TITLES[metric] for metric in metrics)]
+    return Table(group["recipe"], group["recipe"], _choice(group), head, rows, strong)
 
 
-def _text_row(
-    row: Mapping[str, Any], kind: str, metrics: Sequence[str], from_paper: set[str], plus_minus: str
-) -> list[str]:
-    name = MAPS[kind] if kind == "cam" else " ".join(filter(None, [MAPS[kind], row["label"]]))
-    seeds = ", ".join(map(str, row["seeds"])) + ("" if row["complete"] else " (incomplete)")
-    val = _cell(row["val"], plus_minus) + (" *" if row["selected"] else "") if kind == "fcam" else MISSING
-    cells = [METHOD_TITLES.get(row["method"], row["method"]), name, seeds or MISSING, val]
-    for metric in metrics:
-        cells.append(_cell(row["maps"][kind][metric], plus_minus))
-        if metric in from_paper:
-            printed = row["paper"].get(kind, {}).get(metric)
-            cells.append(MISSING if printed is None else f"{printed:.1f}")
-    return cells
+def _names(row: Mapping[str, Any], kind: str) -> list[Cell]:
+    """Method, map, seeds and the value on `val`, which is F-CAM's alone."""
+    seeds = ", ".join(map(str, row["seeds"])) or MISSING
+    val = _spread(row["val"]) if kind == "fcam" else None
+    return [
+        METHODS[row["method"]].title,
+        f"{MAP_TITLES[kind]} {row['label']}".rstrip() if kind == "fcam" else MAP_TITLES[kind],
+        seeds if row["complete"] else f"{seeds} (incomplete)",
+        Number(val),
+    ]
 
 
-def _cell(spread: Mapping[str, Any], plus_minus: str) -> str:
-    if spread["mean"] is None:
-        return MISSING
-    mean = f"{spread['mean']:.1f}"
-    return mean if spread["sd"] is None else f"{mean} {plus_minus} {spread['sd']:.1f}"
+def _choice(group: Mapping[str, Any]) -> str:
+    chosen = next((row for row in group["rows"] if row["selected"]), None)
+    metric = METRIC_TITLES.get(group["select"], group["select"])
+    if chosen is None:
+        return f"Nothing was chosen on val ({metric}): one variation only, or val could not be scored."
+    name = ", ".join(filter(None, [METHODS[chosen["method"]].title, chosen["label"]]))
+    return f"Chosen on val by {metric}: {name} ({Number(_spread(chosen['val'])).text()})."
 
 
-def _means(means: Sequence[Mapping[str, Any]]) -> str:
-    """Means over the paper's backbones, with a footnote where the printed one is not the mean of its cells."""
-    lines = ["## Means over VGG16, InceptionV3 and ResNet50", ""]
-    lines += ["| set | method | map | metric | mean | paper |", "|---|---|---|---|---|---|"]
-    notes: list[str] = []
-    for row in means:
-        printed = MISSING if row["paper"] is None else f"{row['paper']:.1f}"
-        if row["footnote"]:
-            notes.append(row["footnote"])
-            printed += f" [{len(notes)}]"
-        names = [row["data_set"], METHOD_TITLES[row["method"]], MAPS[row["map"]], TITLES[row["metric"]]]
-        lines.append("| " + " | ".join([*names, f"{row['mean']:.1f}", printed]) + " |")
-    lines += [""] + [f"[{number}] {note}" for number, note in enumerate(notes, start=1)]
-    return "\n".join(lines).rstrip()
+def _spread(own: Mapping[str, Any]) -> Spread | None:
+    return None if own["mean"] is None else Spread(own["mean"], own["sd"])
 
 
-def _line(cells: Sequence[str]) -> str:
-    """One line of a tabular; what LaTeX would read as a command is escaped."""
-    return " & ".join(_escaped(cell) for cell in cells) + r" \\"
-
-
-def _escaped(text: str) -> str:
-    if r"$\pm$" in text:
-        return r"$\pm$".join(_escaped(part) for part in text.split(r"$\pm$"))
-    for plain, code in (("\\", r"\textbackslash{}"), ("_", r"\_"), ("&", r"\&"), ("%", r"\%"), ("#", r"\#")):
-        text = text.replace(plain, code)
-    return text.replace("n⁻", "$n^-$").replace("α", r"$\alpha$").replace("*", r"$^*$")
+def _number(row: Mapping[str, Any], kind: str, metric: str) -> Number:
+    """Ours over seeds with the paper's beside it."""
+    return Number(_spread(row["maps"][kind][metric]), row["paper"].get(kind, {}).get(metric))

@@ -1,4 +1,4 @@
-"""Tables of a report as HTML, Markdown, LaTeX and CSV; whatever comes from users is escaped."""
+"""Tables as HTML, Markdown, LaTeX and CSV; whatever comes from users is escaped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from fcam.report.tables import Cell, Number, Table
+from fcam.tables import Cell, Number, Table
 
 
 def as_html(table: Table) -> str:
