@@ -251,6 +251,16 @@ def test_flip_takes_the_mean_with_the_mirrored_photo() -> None:
     assert np.abs(seen.cam - plain.cam).max() > 1e-3
 
 
+def test_a_network_with_one_output_says_yes_or_no() -> None:
+    model = fcam.create_model("timm:test_resnet", 1, pretrained=False, output_stride=32).eval()
+    image = Image.effect_noise((64, 64), 90).convert("RGB")
+    with torch.inference_mode():
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] / 255
+        wanted = model(pixels).logits.sigmoid().item()
+    assert 0 < wanted < 1
+    assert Localizer(model, size=64)(image).score == pytest.approx(wanted, abs=1e-4)
+
+
 def test_a_network_for_one_size_says_so() -> None:
     layers = [nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU()]
     model = fcam.attach(nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 16 * 16, 3)), image_size=64)

@@ -19,6 +19,11 @@ class ClassifierOutput(NamedTuple):
     features: list[Tensor]
 
 
+def probabilities(logits: Tensor) -> Tensor:
+    """Scores of classes (B, K) in [0, 1] from logits (B, K): softmax, and of a single output, which says yes or no, sigmoid."""
+    return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)
+
+
 class Classifier(nn.Module):
     """Backbone and pooling head; `forward(images (B, 3, H, W) in [0, 1])` gives a `ClassifierOutput`."""
 

@@ -12,6 +12,7 @@ from timm.layers import padding
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fcam.classifier import probabilities
 from fcam.model import FCAM, foreground
 
 
@@ -35,7 +36,7 @@ class Network(nn.Module):
             logits, features = self.model.classifier(images)
             maps = self.model.decoder(features, images.shape[-2:])
         logits = logits.float()
-        return logits, logits.softmax(1), foreground(maps)
+        return logits, probabilities(logits), foreground(maps)
 
 
 class _FreePooling(TorchFunctionMode):
