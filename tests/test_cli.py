@@ -33,6 +33,9 @@ def test_help_version_and_no_verb(capsys):
         (["data", "check", "nowhere"], "nowhere"),
         (["evaluate"], "--maps"),
         (["evaluate", "nowhere"], "nowhere"),
+        (["train", "cub10-lite0-cam", "--data", "nowhere", "--out", ""], "after --out is empty"),
+        (["train", "cub10-lite0-cam", "--data=", "--out", "x"], "after --data is empty"),
+        (["predict", ""], "after predict is empty"),
     ],
 )
 def test_mistakes_end_in_one_sentence_and_status_two(arguments, words, capsys, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fcam.cli import main
 from fcam.errors import FcamError
-from fcam.simulate import Truth, low_resolution, simulate, truths_of_folder
+from fcam.simulate import Truth, _boxes, low_resolution, simulate, truths_of_folder
 
 SAMPLED = {1: 100, 2: 100, 4: 99.95, 8: 99.90, 16: 96.15, 32: 84.50}
 AVERAGED = {1: 100, 2: 100, 4: 100, 8: 99.98, 16: 99.54, 32: 97.84}
@@ -106,3 +106,12 @@ def test_mistakes_are_named(shared, tmp_path, capsys):
     if (shared / "data" / "cub10").is_dir():
         assert main(["simulate", "--data", str(shared / "data" / "cub10")]) == 2
         assert "no masks" in capsys.readouterr().err
+
+
+def test_a_hole_of_a_mask_is_no_object():
+    ring = torch.zeros(64, 64, dtype=torch.uint8)
+    ring[8:56, 8:56] = 1
+    ring[20:40, 20:40] = 0
+    torch.testing.assert_close(_boxes(Truth(ring, None)), torch.tensor([[8, 8, 56, 56]]))
+    torch.testing.assert_close(_boxes(Truth(torch.ones_like(ring), None)), torch.tensor([[0, 0, 63, 63]]))
+    assert len(_boxes(Truth(torch.zeros_like(ring), None))) == 0

@@ -304,6 +304,16 @@ def _at_home(word: str) -> str:
     return f"{option}={os.path.expanduser(value)}" if at_home else word
 
 
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """An empty word is a variable that the shell did not know; as a path it would mean the current folder."""
+    for before, word in zip(("fcam", *arguments), arguments, strict=False):
+        if word == "" or (word.startswith("--") and word.endswith("=")):
+            name = word[:-1] or before
+            raise FcamError(
+                f"the value after {name} is empty; give it one (is a variable of the shell not set?)"
+            )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     # Shells expand the home folder at the beginning of a word, but not in --out=~/runs.
@@ -317,6 +327,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments[0] not in VERBS:
             raise FcamError(f"there is no verb {arguments[0]!r}; known are {', '.join(VERBS)}")
+        _refuse_empty(arguments)
         quiet_decoders()
         return VERBS[arguments[0]](arguments[1:])
     except FcamError as error:

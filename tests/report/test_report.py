@@ -234,6 +234,19 @@ def test_changed_data_is_not_passed_off_as_the_runs(tiny_run: Path, tmp_path: Pa
     assert "has 8 images on test but the numbers are of 9" in path.read_text()
 
 
+@pytest.mark.parametrize(
+    ("split", "words"), [("test", "fcam evaluate"), ("val", "has no val split (found: test)")]
+)
+def test_a_split_without_numbers_is_explained(
+    tiny_run: Path, drawn_set: Path, tmp_path: Path, split: str, words: str
+) -> None:
+    shutil.copytree(drawn_set / "metadata" / "test", tmp_path / "data" / "metadata" / "test")
+    run = copy_run(tiny_run, tmp_path / "run", data=str(tmp_path / "data"))
+    (run / "metrics.json").unlink()
+    with pytest.raises(FcamError, match=re.escape(words)):
+        read_run(run, split)
+
+
 def test_seeds_share_a_row_with_mean_and_deviation(tiny_run: Path, tmp_path: Path) -> None:
     folders = []
     for seed, value in ((0, 40.0), (1, 50.0), (2, 60.0)):

@@ -11,6 +11,7 @@ from typing import Any
 from fcam import checkpoint
 from fcam.cams import METHODS
 from fcam.config import TrainConfig
+from fcam.data import splits
 from fcam.errors import FcamError, cut
 from fcam.run import Run, load_config
 from fcam.tables import paper
@@ -77,6 +78,12 @@ def read_run(root: Path, split: str) -> Finished:
     config = load_config(root)
     report = next((r for r in _reports(root, split) if r.get("split") == split), None)
     if report is None:
+        known = splits(config.data) if Path(config.data).is_dir() else [split]
+        if split not in known:
+            raise FcamError(
+                f"{root} was trained on {config.data}, which has no {split} split (found: {', '.join(known) or 'none'}), so "
+                "there are no numbers to report; give the data one, or name another with --split"
+            )
         raise FcamError(
             f"{root} holds no numbers for the {split} split; make them with: fcam evaluate {root} --split {split}"
         )
