@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fcam
-from fcam.attached import AttachedClassifier
-from fcam.attachment import attach
+from fcam.attachment.attach import attach
+from fcam.attachment.attached import AttachedClassifier
 from fcam.cams import cam, explain_target, interpolated
 from fcam.config import TrainConfig
 from fcam.stages import DecoderStage

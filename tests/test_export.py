@@ -21,13 +21,14 @@ from timm.layers import Conv2dSame
 from torch import Tensor, nn
 
 import fcam
-from fcam import export, export_check
 from fcam.cli import main
 from fcam.data.synthetic import draw_image
 from fcam.errors import FcamError
+from fcam.export import check as export_check
 from fcam.export import export_onnx, export_torch
-from fcam.export_check import OUTPUTS, check
-from fcam.export_graph import pool
+from fcam.export import formats as export
+from fcam.export.check import OUTPUTS, check
+from fcam.export.graph import pool
 from fcam.model import FCAM, foreground
 
 SIZES = [(1, 64, 64), (3, 47, 90), (2, 33, 160)]

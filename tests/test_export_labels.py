@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fcam.errors import FcamError
-from fcam.export_labels import LabelOptions, export_labels, select
+from fcam.labels.export import LabelOptions, export_labels, select
 
 CLASSES = ["cat", "dog", "old owl"]
 

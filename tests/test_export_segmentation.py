@@ -14,10 +14,10 @@ from PIL import Image, ImageDraw
 
 from fcam.boxes import from_map
 from fcam.errors import FcamError
-from fcam.export_labels import LabelFormat, LabelOptions, check_formats, export_labels
+from fcam.labels import LabelFormat, LabelOptions, check_formats, export_labels
 from fcam.model import FCAM
-from fcam.predict_command import PredictConfig, run_predict
-from fcam.predict_output import load_predictions
+from fcam.predict.command import PredictConfig, run_predict
+from fcam.predict.output import load_predictions
 from planted import Planted
 from polygons import filled
 

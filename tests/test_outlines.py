@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as npst
 
 from fcam.contours import components
 from fcam.errors import FcamError
-from fcam.outlines import outline
+from fcam.labels.outlines import outline
 from polygons import filled
 
 

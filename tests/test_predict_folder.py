@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from fcam import predict_command, predict_folder, predict_output
 from fcam.errors import FcamError
 from fcam.model import FCAM
-from fcam.predict import Localizer
-from fcam.predict_command import PredictConfig, run_predict
-from fcam.predict_folder import FolderResult, predict_files
-from fcam.predict_output import Outputs, load_predictions, name_outputs
+from fcam.predict import command as predict_command
+from fcam.predict import folder as predict_folder
+from fcam.predict import output as predict_output
+from fcam.predict.command import PredictConfig, run_predict
+from fcam.predict.folder import FolderResult, predict_files
+from fcam.predict.localizer import Localizer
+from fcam.predict.output import Outputs, load_predictions, name_outputs
 from planted import Planted
 
 RED = (255, 20, 20)

@@ -23,9 +23,9 @@ from fcam.data import find_images, open_dataset
 from fcam.errors import FcamError
 from fcam.map_files import write_maps
 from fcam.model import FCAM
-from fcam.predict import Localizer
-from fcam.predict_folder import predict_files
-from fcam.predict_output import Outputs, load_predictions
+from fcam.predict.folder import predict_files
+from fcam.predict.localizer import Localizer
+from fcam.predict.output import Outputs, load_predictions
 from fcam.run import Run
 from fcam.train import train
 from planted import Planted

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fcam.cli import main
 from fcam.errors import FcamError
-from fcam.simulate import Truth, _boxes, low_resolution, simulate, truths_of_folder
+from fcam.simulate.simulation import Truth, _boxes, low_resolution, simulate, truths_of_folder
 
 SAMPLED = {1: 100, 2: 100, 4: 99.95, 8: 99.90, 16: 96.15, 32: 84.50}
 AVERAGED = {1: 100, 2: 100, 4: 100, 8: 99.98, 16: 99.54, 32: 97.84}

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from fcam.attachment.sources import with_new_layer
 from fcam.cli import main
 from fcam.config import TrainConfig
 from fcam.data.synthetic import class_names
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.run import load_config
-from fcam.sources import with_new_layer
 from fcam.start import outputs_of, settle
 from fcam.train import train
 

@@ -9,10 +9,10 @@ from fcam.errors import FcamError
 
 if TYPE_CHECKING:
     from fcam import bilateral, boxes, cams, data, losses, metrics, seeds
-    from fcam.attachment import attach
+    from fcam.attachment.attach import attach
     from fcam.cams import cam, explain_target
     from fcam.model import FCAM
-    from fcam.predict import Localizer
+    from fcam.predict.localizer import Localizer
     from fcam.registry import create_model, list_models
 
 __version__ = "0.1.0"
@@ -37,8 +37,8 @@ __all__ = [
 
 _HOMES = {
     "FCAM": "model",
-    "Localizer": "predict",
-    "attach": "attachment",
+    "Localizer": "predict.localizer",
+    "attach": "attachment.attach",
     "cam": "cams",
     "explain_target": "cams",
     "create_model": "registry",

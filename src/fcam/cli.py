@@ -116,7 +116,7 @@ def report(arguments: list[str]) -> int:
 
 def predict(arguments: list[str]) -> int:
     """write overlay, mask, heat map and boxes for photos"""
-    from fcam.predict_command import PredictConfig, run_predict
+    from fcam.predict.command import PredictConfig, run_predict
 
     return run_predict(_parse(PredictConfig, "predict", arguments, "fcam predict photos/"))
 
@@ -139,7 +139,7 @@ def demo(arguments: list[str]) -> int:
 
 def simulate(arguments: list[str]) -> int:
     """what a map's resolution costs at best: true masks made small and large again"""
-    from fcam.simulate_command import SimulateConfig, run_simulate
+    from fcam.simulate.command import SimulateConfig, run_simulate
 
     example = "fcam simulate --data data/OpenImages --split test --runs runs/openimages"
     run_simulate(_parse(SimulateConfig, "simulate", arguments, example))
@@ -268,7 +268,7 @@ def convert(arguments: list[str]) -> int:
 
 def export(arguments: list[str]) -> int:
     """write a model as ONNX or torch.export file that runs without fcam"""
-    from fcam.export_command import ExportConfig, run_export
+    from fcam.export.command import ExportConfig, run_export
 
     run_export(_parse(ExportConfig, "export", arguments, "fcam export runs/birds --out birds.onnx"))
     return 0

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fcam import attached, checkpoint
+from fcam import checkpoint
+from fcam.attachment import attached
 from fcam.backbones.weights import load_checked
 from fcam.classifier import Classifier
 from fcam.decoder import Decoder

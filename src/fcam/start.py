@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fcam import sources
-from fcam.attached import AttachedClassifier
-from fcam.attachment import attach
+from fcam.attachment import sources
+from fcam.attachment.attach import attach
+from fcam.attachment.attached import AttachedClassifier
 from fcam.config import StageConfig, TrainConfig
 from fcam.data import EvalTransform, open_dataset
 from fcam.decoder import Decoder, decoder_channels

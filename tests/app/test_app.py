@@ -20,9 +20,9 @@ from fcam.app.look import METHODS, Models, class_map, look
 from fcam.app.view import view
 from fcam.app.viewer import Session, Viewer
 from fcam.errors import FcamError
-from fcam.predict import Localizer
-from fcam.predict_output import load_predictions, name_outputs, save
-from fcam.prediction import cut
+from fcam.predict.localizer import Localizer
+from fcam.predict.output import load_predictions, name_outputs, save
+from fcam.predict.prediction import cut
 from fcam.registry import create_model
 
 CLASSES = [f"class <{i}>" for i in range(7)]

@@ -19,7 +19,7 @@ from fcam import checkpoint, convert
 from fcam.backbones.weights import read_weights
 from fcam.errors import FcamError
 from fcam.model import FCAM
-from fcam.predict import Localizer
+from fcam.predict.localizer import Localizer
 from fcam.registry import create_model
 
 

@@ -13,8 +13,8 @@ from judge import Violation, judge
 from malice import check_trap, evil_file
 from mutations import damage, damage_json, damage_text, damage_value
 
-from fcam import predict_output
 from fcam.config import TrainConfig
+from fcam.predict import output as predict_output
 from fcam.recipes import list_recipes, recipe
 from fcam.run import Run, config_from_dict, config_to_dict, load_config
 

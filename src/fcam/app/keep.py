@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 from fcam.app.look import Look
 from fcam.files import write_bytes
-from fcam.predict import Localizer
-from fcam.predict_command import PredictConfig, settings_of
-from fcam.predict_output import Journal, Outputs, name_outputs, save
-from fcam.prediction import Prediction
+from fcam.predict.command import PredictConfig, settings_of
+from fcam.predict.localizer import Localizer
+from fcam.predict.output import Journal, Outputs, name_outputs, save
+from fcam.predict.prediction import Prediction
 
 OUTPUTS = Outputs(overlays=True, masks=True, heatmaps=8, panels=True)
 

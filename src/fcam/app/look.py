@@ -17,8 +17,8 @@ from fcam import cams, checkpoint
 from fcam.classifier import probabilities
 from fcam.errors import FcamError
 from fcam.model import foreground
-from fcam.predict import Localizer, NetworkOutput, to_size
-from fcam.prediction import Prediction
+from fcam.predict.localizer import Localizer, NetworkOutput, to_size
+from fcam.predict.prediction import Prediction
 
 TOP = 5
 """How many classes are listed, and can be asked for a CAM."""

@@ -15,7 +15,7 @@ from fcam.app.look import Look, Models, class_map, look
 from fcam.app.view import View, contour, view
 from fcam.data.images import ImageError
 from fcam.errors import FcamError
-from fcam.prediction import BoxRule
+from fcam.predict.prediction import BoxRule
 
 Pictures = tuple[Image.Image | None, Image.Image | None, Image.Image | None]
 

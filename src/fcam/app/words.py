@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from fcam.app.look import METHODS, Look
-from fcam.prediction import Prediction
+from fcam.predict.prediction import Prediction
 
 SHOWN_BOXES = 12
 

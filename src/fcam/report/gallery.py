@@ -14,7 +14,7 @@ from fcam.config import TrainConfig
 from fcam.data import LocalizationDataset, collate
 from fcam.evaluate import KINDS, score_maps
 from fcam.model import FCAM
-from fcam.prediction import cut
+from fcam.predict.prediction import cut
 from fcam.report.curves import Measure
 
 TITLES = ("image", "CAM it learned from", "F-CAM", "CAM: mask and box", "F-CAM: mask and box")

@@ -14,7 +14,7 @@ from fcam.classifier import probabilities
 from fcam.data.synthetic import draw_image
 from fcam.errors import FcamError
 from fcam.model import FCAM, foreground
-from fcam.predict import Localizer, Photo
+from fcam.predict.localizer import Localizer, Photo
 
 INPUT = "images"
 OUTPUTS = ("logits", "probabilities", "foreground")

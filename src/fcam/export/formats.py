@@ -23,11 +23,11 @@ from torch.torch_version import TorchVersion
 
 from fcam import __version__
 from fcam.errors import FcamError, cut
-from fcam.export_check import INPUT, OUTPUTS, batches, check, sizes_for
-from fcam.export_graph import Network
+from fcam.export.check import INPUT, OUTPUTS, batches, check, sizes_for
+from fcam.export.graph import Network
 from fcam.files import write_atomic
 from fcam.model import FCAM
-from fcam.predict import Localizer, Photo
+from fcam.predict.localizer import Localizer, Photo
 
 InputKind = Literal["float", "uint8"]
 INPUT_TEXTS = {

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fcam import sources
-from fcam.attached import classifier_from
+from fcam.attachment import sources
+from fcam.attachment.attached import classifier_from
 from fcam.decoder import Decoder, decoder_channels
 from fcam.errors import FcamError, shown
 from fcam.model import FCAM

@@ -14,11 +14,11 @@ from tyro.conf import Positional
 from fcam import shipped
 from fcam.data.images import MAX_PIXELS, find_images
 from fcam.errors import FcamError
-from fcam.export_labels import LabelFormat, LabelOptions, check_formats, export_labels
-from fcam.predict import Localizer
-from fcam.predict_folder import FolderResult, predict_files
-from fcam.predict_output import FINAL, SUBFOLDERS, Outputs
-from fcam.prediction import BoxRule
+from fcam.labels import LabelFormat, LabelOptions, check_formats, export_labels
+from fcam.predict.folder import FolderResult, predict_files
+from fcam.predict.localizer import Localizer
+from fcam.predict.output import FINAL, SUBFOLDERS, Outputs
+from fcam.predict.prediction import BoxRule
 from fcam.progress import epoch_bar, say
 
 SHOWN_FAILURES = 20

@@ -11,7 +11,7 @@ from tyro.conf import Positional
 from fcam import shipped
 from fcam.data.images import find_images
 from fcam.errors import FcamError
-from fcam.export import Exported, InputKind, export_onnx, export_torch
+from fcam.export.formats import Exported, InputKind, export_onnx, export_torch
 from fcam.model import FCAM
 from fcam.progress import say
 

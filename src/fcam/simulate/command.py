@@ -10,7 +10,7 @@ from typing import Any
 from fcam import files
 from fcam.errors import FcamError
 from fcam.progress import say
-from fcam.simulate import FACTORS, measured, simulate, truths_of_dataset, truths_of_folder
+from fcam.simulate.simulation import FACTORS, measured, simulate, truths_of_dataset, truths_of_folder
 
 METRICS = {"pxap": "PxAP", "max_box_acc": "MaxBoxAcc at 0.5"}
 WAYS = {"averaged": "area averaged (antialiased)", "sampled": "sampled (not antialiased)"}

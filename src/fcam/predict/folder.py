@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fcam.data.images import image_size
 from fcam.errors import FcamError, cut
-from fcam.predict import Localizer, NetworkOutput
-from fcam.predict_output import Journal, Named, Outputs, name_outputs, save
+from fcam.predict.localizer import Localizer, NetworkOutput
+from fcam.predict.output import Journal, Named, Outputs, name_outputs, save
 
 PIXELS_IN_FLIGHT = 64_000_000
 """Pixels of photos that are held decoded at one time (192 MB), unless a single photo has more."""

@@ -27,7 +27,7 @@ from fcam.folding import folded
 from fcam.model import FCAM, FCAMOutput, foreground
 from fcam.model_card import card_size, card_threshold
 from fcam.precision import fast_dtype
-from fcam.prediction import BoxRule, Prediction, cut
+from fcam.predict.prediction import BoxRule, Prediction, cut
 
 Photo = str | os.PathLike[str] | Image.Image | NDArray[np.uint8] | Tensor
 __all__ = ["Localizer", "NetworkOutput", "Photo", "Prediction", "as_image", "fast_dtype"]

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from fcam import sources
+from fcam.attachment import sources
+from fcam.attachment.pyramid import Pyramid, find_pyramid
 from fcam.backbones import Backbone
 from fcam.cams.forward import linear_weight
 from fcam.cams.trace import HeadWatch
 from fcam.classifier import Classifier
 from fcam.errors import FcamError, shown
 from fcam.heads import Head
-from fcam.pyramid import Pyramid, find_pyramid
 
 
 class AttachedBackbone(Backbone):
@@ -112,7 +112,7 @@ class AttachedClassifier(Classifier):
     """A `Classifier` made of somebody's trained model.
 
     Attributes:
-        source: the name that builds it again (`fcam.sources`), or None.
+        source: the name that builds it again (`fcam.attachment.sources`), or None.
         image_size: side of the images it was looked at with.
         normalization: in words, where mean and standard deviation come from.
     """

@@ -17,7 +17,7 @@ import yaml
 from PIL import Image
 
 from fcam.files import write_bytes, write_image, write_text
-from fcam.label_photos import Box, LabelledPhoto
+from fcam.labels.photos import Box, LabelledPhoto
 
 
 def write_coco(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: Path) -> list[Path]:

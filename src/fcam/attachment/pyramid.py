@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
+from fcam.attachment.graph import ROOT, Run, Whole, ancestors, part_of, short, symbolic
 from fcam.cams.forward import logits_of, refuse_quantised, unwrap
 from fcam.cams.layout import find_layout
 from fcam.cams.target import before_pooling, is_early, maps_on_path
 from fcam.cams.trace import Call, Recorder
 from fcam.errors import FcamError, shown
-from fcam.graph import ROOT, Run, Whole, ancestors, part_of, short, symbolic
 
 PROBE_BATCH = 2
 

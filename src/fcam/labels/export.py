@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fcam.errors import FcamError
-from fcam.label_files import write_coco, write_voc, write_voc_seg, write_yolo, write_yolo_seg
-from fcam.label_photos import LabelledPhoto
+from fcam.labels.files import write_coco, write_voc, write_voc_seg, write_yolo, write_yolo_seg
+from fcam.labels.photos import LabelledPhoto
 
 LabelFormat = Literal["coco", "yolo", "yolo-seg", "voc", "voc-seg"]
 OBJECT = "object"

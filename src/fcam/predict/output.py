@@ -31,7 +31,7 @@ from fcam.boxes import quantize
 from fcam.data.images import RESULT_FOLDERS, RESULTS
 from fcam.errors import FcamError, cut, shown
 from fcam.files import remove_leftovers, write_array, write_image, write_json, write_text
-from fcam.prediction import Prediction
+from fcam.predict.prediction import Prediction
 
 SUBFOLDERS = RESULT_FOLDERS
 FINAL, JOURNAL = RESULTS, "predictions.jsonl"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fcam.contours import components
 from fcam.data.images import ImageError, open_mask
 from fcam.errors import FcamError
-from fcam.outlines import outline
+from fcam.labels.outlines import outline
 
 Box = tuple[int, int, int, int]
 _AGAIN = "delete it and repeat fcam predict with --resume"
