@@ -1,4 +1,4 @@
-"""Draw docs/images/photos.jpg: photos that the shipped model has nothing to do with, its CAM and its F-CAM.
+"""Draw docs/images/photos.jpg: photos that the shipped model has nothing to do with, its CAM and its F-CAM with `--flip`.
 
     python benchmarks/readme_panel.py
 
@@ -22,7 +22,7 @@ HEIGHT = 200
 
 def main() -> None:
     """One row per photo."""
-    localizer = fcam.Localizer(with_cam=True)
+    localizer = fcam.Localizer(with_cam=True, flip=True)
     rows, captions = [], []
     for name in NAMES:
         found = localizer(Image.fromarray(getattr(data, name)()))

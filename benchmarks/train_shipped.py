@@ -5,7 +5,7 @@
     python benchmarks/train_shipped.py --data ... --out ... --ship      # also replace src/fcam/shipped/lite0
 
 One class-agnostic decoder for EfficientNet-Lite0 with its 1000 ImageNet classes, on the training images of all four sets
-together. Seeds come from the maps of each set's own F-CAM, which learned from image labels and reads the same frozen
+together, and mosaics of them. Seeds come from the maps of each set's own F-CAM, which learned from image labels and reads the same frozen
 features; on `imagenette10`, where that F-CAM and its CAM find different objects, from the two together. No box and no
 mask teaches anything. The epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test`
 is read once, at the end. A finished training is not repeated, an interrupted one goes on.
@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from timm.data import ImageNetInfo  # pyright: ignore[reportPrivateImportUsage]
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import ConcatDataset, DataLoader
 
 from fcam import files, shipped
@@ -47,6 +49,7 @@ WITH_CAM = ("imagenette10",)
 SPLITS = ("train", "val", "test")
 MOST = 1000
 """Training images of one set, so that none of the four outweighs the others by much."""
+SINGLES_PER_MOSAIC = 3
 SIZE = 224
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results.md"
 
@@ -83,6 +86,10 @@ class Teachers:
             self.first[name] = len(self.classes)
             self.classes += [f"{name} {own_name}" for own_name in model.classes or ()]
 
+        self.singles = len(self.classes)
+        """Labels from here on are those of mosaics, in the same order."""
+        self.classes += [f"mosaic of {own_name}" for own_name in self.classes]
+
     def joined(self, folder: Path) -> Path:
         """Save the network whose head has the classes of all teachers, for training to start from."""
         if not (folder / "config.json").exists():
@@ -90,7 +97,7 @@ class Teachers:
                 "tf_efficientnet_lite0", len(self.classes), output_stride=16, classes=self.classes
             )
             heads = [m.classifier.head for m in self.models.values()]
-            rows = [head.fc for head in heads if isinstance(head, LinearHead)]
+            rows = [head.fc for head in heads if isinstance(head, LinearHead)] * 2
             joined = {key: torch.cat([row.state_dict()[key] for row in rows]) for key in ("weight", "bias")}
             assert isinstance(model.classifier.head, LinearHead)
             model.classifier.head.fc.load_state_dict(joined)
@@ -103,7 +110,18 @@ class Teachers:
         return {i: offset + k for i, k in zip(dataset.image_ids, dataset.labels, strict=True)}
 
     def seed_maps(self, images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
-        """Each image's map from the teacher of its set."""
+        """Each image's map from the teacher of its set, which sees mosaics at twice the side: photos of the size it knows."""
+        maps = torch.empty(len(images), *images.shape[-2:])
+        single = labels < self.singles
+        maps[single] = self._maps(images[single], [f[single] for f in features], labels[single])
+        if not single.all():
+            large = F.interpolate(images[~single], scale_factor=2, mode="bilinear")
+            found = next(iter(self.models.values())).classifier(large)
+            seen = self._maps(large, found.features, labels[~single] - self.singles)
+            maps[~single] = F.avg_pool2d(seen[:, None], 2)[:, 0]
+        return maps
+
+    def _maps(self, images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
         maps = torch.empty(len(images), *images.shape[-2:])
         for name, model in self.models.items():
             own = labels - self.first[name]
@@ -175,6 +193,39 @@ def _prefixed(roots: dict[str, Path], split: str) -> Iterator[tuple[str, str]]:
             texts.setdefault(path.name, []).extend(f"{name}/{row}\n" for row in rows)
     for name, rows in texts.items():
         yield name, "".join(rows)
+
+
+def add_mosaics(root: Path, singles: int) -> None:
+    """Add to the training images one mosaic for every `SINGLES_PER_MOSAIC` of a class: four of its photos, two by two.
+
+    In the sets' own photos the object fills the frame's middle; here it is small and stands anywhere.
+    """
+    lists = root / "metadata" / "train"
+    if (root / "mosaics").exists():
+        return
+    labels = (line.rsplit(",", 1) for line in (lists / "class_labels.txt").read_text().splitlines())
+    by_class: dict[int, list[str]] = {}
+    for image_id, label in labels:
+        by_class.setdefault(int(label), []).append(image_id)
+    draw = random.Random(0)
+    texts = {
+        name: (lists / name).read_text() for name in ("image_ids.txt", "class_labels.txt", "image_sizes.txt")
+    }
+    for label, image_ids in sorted(by_class.items()):
+        for number in range(len(image_ids) // SINGLES_PER_MOSAIC):
+            mosaic = Image.new("RGB", (2 * SIZE, 2 * SIZE))
+            for place, image_id in enumerate(draw.sample(image_ids, 4)):
+                with Image.open(root / image_id) as photo:
+                    tile = photo.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BICUBIC)
+                mosaic.paste(tile, (place % 2 * SIZE, place // 2 * SIZE))
+            name = f"mosaics/{label:03d}-{number:03d}.jpg"
+            with files.write_atomic(root / name) as temporary:
+                mosaic.save(temporary, "JPEG", quality=92)
+            texts["image_ids.txt"] += f"{name}\n"
+            texts["class_labels.txt"] += f"{name},{singles + label}\n"
+            texts["image_sizes.txt"] += f"{name},{2 * SIZE},{2 * SIZE}\n"
+    for name, text in texts.items():
+        files.write_text(lists / name, text)
 
 
 def config(data: Path, classifier: Path, out: Path, seed: int) -> TrainConfig:
@@ -291,6 +342,7 @@ def main() -> None:
         for name, root in taught.items():
             relabel(teachers.labels, teachers.classes, arguments.data / name, root)
         merge(taught, teachers.classes, out / "data")
+        add_mosaics(out / "data", teachers.singles)
         if not (run / "metrics.json").exists():
             start = teachers.joined(out / "joined")
             train(config(out / "data", start, run, arguments.seed), teachers.seed_maps)
