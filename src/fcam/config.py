@@ -161,6 +161,9 @@ class TrainConfig:
     stage2: StageConfig = field(
         default_factory=lambda: StageConfig(optimizer=OptimizerConfig(schedule="constant"))
     )
+    mosaics: float = 0.0
+    """Mosaics that stage 2 adds to a batch, as a share of its images: four of them two by two, for objects that are small or
+    not in the middle (ours; the paper has none)."""
     resize: int = 256
     """Training images are resized to this square, ..."""
     crop: int = 224

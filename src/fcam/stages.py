@@ -14,6 +14,7 @@ from fcam.config import OptimizerConfig, TrainConfig
 from fcam.errors import FcamError
 from fcam.losses import PixelAlignmentLoss
 from fcam.model import FCAM
+from fcam.mosaics import draw_mosaics
 from fcam.seeds import sample_seeds
 from fcam.winograd import quick_convolutions
 
@@ -60,7 +61,8 @@ class ClassifierStage(nn.Module):
 class DecoderStage(nn.Module):
     """Stage 2: the decoder with the pixel alignment loss, on the frozen classifier's features.
 
-    The backbone runs once: the same features feed the decoder and the CAM that seeds are drawn from.
+    The backbone runs once: the same features feed the decoder and the CAM that seeds are drawn from. With
+    `config.mosaics` it also runs on these, whose maps are those of the photos in them.
 
     Args:
         seed_maps: maps to sample seeds in, instead of the CAM of `config.method`.
@@ -90,13 +92,20 @@ class DecoderStage(nn.Module):
         self, images: Tensor, labels: Tensor, epoch: int, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
         """Weighted loss terms of one batch; images (B, 3, H, W) in [0, 1], labels (B,)."""
-        config = self.config
+        with quick_convolutions(images), torch.no_grad():
+            features = self.model.classifier(images).features
+        maps = self._maps(images, features, labels, generator) if self.loss.needs_seeds(epoch) else None
+        if count := round(self.config.mosaics * len(images)):
+            mosaics, their_maps = draw_mosaics(images, maps, count, generator)
+            with quick_convolutions(mosaics), torch.no_grad():
+                their_features = self.model.classifier(mosaics).features
+            images = torch.cat((images, mosaics))
+            features = [torch.cat(pair) for pair in zip(features, their_features, strict=True)]
+            maps = None if maps is None or their_maps is None else torch.cat((maps, their_maps))
+        seeds = None if maps is None else sample_seeds(maps, self.config.seeds, generator)
         with quick_convolutions(images):
-            out = self.model(images)
-        seeds = None
-        if self.loss.needs_seeds(epoch):
-            seeds = sample_seeds(self._maps(images, out.features, labels, generator), config.seeds, generator)
-        return self.loss(out.maps, seeds, images, epoch)
+            logits = self.model.decoder(features, images.shape[-2:]).float()
+        return self.loss(logits, seeds, images, epoch)
 
     def _maps(
         self, images: Tensor, features: Sequence[Tensor], labels: Tensor, generator: torch.Generator | None
