@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ def train(arguments: list[str]) -> int:
     try:
         out = run_training(config)
     except KeyboardInterrupt:
-        again = " ".join([name, *(word for word in rest if word != "--resume"), "--resume"])
+        again = shlex.join([name, *(word for word in rest if word != "--resume"), "--resume"])
         print(f"\nstopped; finished epochs are kept, go on with: fcam train {again}", file=sys.stderr)
         return INTERRUPTED
     scored = (out / "metrics.json").exists()

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from fcam.cams import center_gaussian, interpolated, normalize
+from fcam.cams.forward import evaluating
 from fcam.config import Precision
 from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset, splits
 from fcam.map_files import MapType, write_maps
@@ -106,9 +107,7 @@ def maps_of(
         num_workers=options.workers,
         worker_init_fn=quiet_decoders,
     )
-    was_training = model.training
-    model.eval()
-    with epoch_bar(title, len(loader), PartialState().is_main_process) as bar:
+    with evaluating(model), epoch_bar(title, len(loader), PartialState().is_main_process) as bar:
         for number, batch in enumerate(loader):
             images = batch["image"].to(device, memory_format=torch.channels_last).float().div_(255)
             labels = batch["label"].to(device)
@@ -119,7 +118,6 @@ def maps_of(
                 )
             yield MapBatch(batch, maps, logits)
             bar.advance(len(images))
-    model.train(was_training)
 
 
 def evaluate_split(

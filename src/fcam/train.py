@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -63,6 +64,7 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
         raise FcamError(
             '--tensorboard needs a package that is not installed; pip install "fcam[tensorboard]"'
         )
+    AcceleratorState._reset_state()  # it remembers the precision of an earlier run in this process, and refuses another
     accelerator = Accelerator(
         mixed_precision=resolve(config.precision, PartialState().device or torch.device("cpu")),
         log_with="tensorboard" if config.tensorboard else None,
@@ -116,6 +118,11 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
     average = WeightAverage(trained, settings.average)
     # Without boxes or masks in `val` nothing can be selected, and the last epoch stands.
     selecting = has_truth_for(settings.select, config.data)
+    if not selecting and accelerator.is_main_process and has_truth_for("pxap", config.data):
+        say(
+            f"val has masks but no boxes, so {settings.select} chooses no epoch and the last one stands; "
+            f"let the masks choose with --{'stage1' if stage.name == 'classifier' else 'stage2'}.select pxap"
+        )
 
     state = run.load_state(stage.name) or {"epoch": 0, "best": None, "best_weights": None}
     if state["epoch"]:
@@ -139,6 +146,7 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
         terms = _train_epoch(stage, module, optimizer, average, loader, epoch, config, accelerator, run)
         seconds = time.perf_counter() - started
         with average.in_place():
+            _share_statistics(trained, accelerator)
             scores = _validate(model, stage, config, accelerator) if selecting else {}
             value = scores.get(settings.select)
             if state["best"] is None or value is None or value > state["best"]["value"]:
@@ -156,8 +164,9 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
         }
         record |= {"val": scores, "best": state["best"], "seconds": round(seconds, 3)}
         if accelerator.is_main_process:
-            run.save_state(stage.name, state)
+            # In this order: a line without its state is cut off on resuming, an epoch without its line would stay lost.
             run.log(record)
+            run.save_state(stage.name, state)
         accelerator.log({f"{stage.name}/{k}": v for k, v in {**terms, **scores}.items()}, step=epoch)
         _say_epoch(record, settings.epochs, settings.select, accelerator)
     trained.load_state_dict(state["best_weights"])
@@ -263,6 +272,8 @@ def _train_loader(config: TrainConfig, batch_size: int) -> DataLoader[Any]:
         collate_fn=collate,
         num_workers=config.workers,
         persistent_workers=config.workers > 0,
+        # Of its own, so that starting workers costs no number of the generator that dropout draws from.
+        generator=torch.Generator().manual_seed(config.seed),
         pin_memory=torch.cuda.is_available(),
         worker_init_fn=quiet_decoders,
     )
@@ -300,6 +311,13 @@ def _evaluate_and_save(model: FCAM, config: TrainConfig, run: Run, accelerator: 
         if report is not None:
             files.write_json(run.metrics, report)
     accelerator.wait_for_everyone()
+
+
+def _share_statistics(module: nn.Module, accelerator: Accelerator) -> None:
+    """Give every process the batch statistics of the first, whose weights are saved: what is scored is what is kept."""
+    if accelerator.num_processes > 1:
+        for buffer in module.buffers():
+            torch.distributed.broadcast(buffer, 0)
 
 
 def _copy(module: nn.Module) -> dict[str, Tensor]:

@@ -82,10 +82,10 @@ def predict_files(
     run = _Run(localizer, Path(out), outputs or Outputs(), workers or min(8, os.cpu_count() or 2), on_photo)
     files = list({os.path.abspath(path): Path(path) for path in reversed(paths)}.values())[::-1]
     run.journal = Journal(run.out, settings or {}, resume)
-    known = {row["path"]: row["name"] for row in run.journal.rows}
+    known = {os.path.abspath(row["path"]): row["name"] for row in run.journal.rows}
     for row in unusable:
         run.journal.add(dict(row))
-    named = [photo for photo in name_outputs(files, fixed=known) if str(photo.path) not in known]
+    named = [photo for photo in name_outputs(files, fixed=known) if os.path.abspath(photo.path) not in known]
     try:
         with _signals(run):
             run.go(named)

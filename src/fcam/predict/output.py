@@ -66,7 +66,7 @@ class Named:
 def name_outputs(paths: Sequence[Path], fixed: Mapping[str, str] | None = None) -> list[Named]:
     """Name the outputs of photos by their place below their common folder, told apart by suffix, then number.
 
-    `fixed` holds the names, by path, of photos that already have outputs.
+    `fixed` holds the names, by absolute path, of photos that already have outputs.
     """
     fixed = fixed or {}
     absolute = [Path(os.path.abspath(path)) for path in paths]
@@ -77,13 +77,13 @@ def name_outputs(paths: Sequence[Path], fixed: Mapping[str, str] | None = None) 
         files = [path.name for path in absolute]
     used = {name.casefold() for name in fixed.values()}
     named = []
-    for path, file in zip(paths, files, strict=True):
-        if str(path) not in fixed:
+    for path, whole, file in zip(paths, map(str, absolute), files, strict=True):
+        if whole not in fixed:
             name = next(name for name in _candidates(file) if name.casefold() not in used)
             used.add(name.casefold())
             named.append(Named(path, file, name))
         else:
-            named.append(Named(path, file, fixed[str(path)]))
+            named.append(Named(path, file, fixed[whole]))
     return named
 
 

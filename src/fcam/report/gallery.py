@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,8 +26,8 @@ def spread(dataset: LocalizationDataset, count: int) -> list[int]:
     by_class: dict[int, list[int]] = {}
     for index, label in enumerate(dataset.labels):
         by_class.setdefault(label, []).append(index)
-    rounds = zip(*(iter(own) for own in by_class.values()), strict=False)
-    return [index for one_each in rounds for index in one_each][:count]
+    rounds = itertools.zip_longest(*by_class.values())
+    return [index for one_each in rounds for index in one_each if index is not None][:count]
 
 
 @torch.inference_mode()

@@ -25,6 +25,7 @@ from fcam.config import TrainConfig
 from fcam.errors import FcamError
 from fcam.progress import say
 from fcam.run import FREE_TO_CHANGE, config_to_dict, load_config
+from fcam.start import settle
 from fcam.sweep.plan import Plan
 
 POLL = 0.2
@@ -51,7 +52,7 @@ def is_finished(config: TrainConfig) -> bool:
         return False
     with contextlib.suppress(FcamError, OSError):
         then = _stored(folder, (folder / "config.yaml").stat().st_mtime_ns)
-        now = config_to_dict(config)
+        now = config_to_dict(settle(config))  # as the run stored it
         moved = Path(then["classifier_from"]).name == Path(now["classifier_from"]).name
         return moved and all(
             then[name] == now[name] for name in now if name not in {*FREE_TO_CHANGE, "classifier_from"}
