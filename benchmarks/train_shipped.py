@@ -5,7 +5,8 @@
     python benchmarks/train_shipped.py --data ... --out ... --ship      # also replace src/fcam/shipped/lite0
 
 One class-agnostic decoder for EfficientNet-Lite0 with its 1000 ImageNet classes, on the training images of all four sets
-together, and mosaics of them. Seeds come from the maps of each set's own F-CAM, which learned from image labels and reads the same frozen
+together, and mosaics of them.
+Seeds come from the maps of each set's own F-CAM, which learned from image labels and reads the same frozen
 features; on `imagenette10`, where that F-CAM and its CAM find different objects, from the two together. No box and no
 mask teaches anything. The epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test`
 is read once, at the end. A finished training is not repeated, an interrupted one goes on.
