@@ -202,9 +202,10 @@ def add_mosaics(root: Path, singles: int) -> None:
     In the sets' own photos the object fills the frame's middle; here it is small and stands anywhere.
     """
     lists = root / "metadata" / "train"
-    if (root / "mosaics").exists():
+    lines = (lists / "class_labels.txt").read_text().splitlines()
+    if any(line.startswith("mosaics/") for line in lines):
         return
-    labels = (line.rsplit(",", 1) for line in (lists / "class_labels.txt").read_text().splitlines())
+    labels = (line.rsplit(",", 1) for line in lines)
     by_class: dict[int, list[str]] = {}
     for image_id, label in labels:
         by_class.setdefault(int(label), []).append(image_id)
@@ -225,8 +226,8 @@ def add_mosaics(root: Path, singles: int) -> None:
             texts["image_ids.txt"] += f"{name}\n"
             texts["class_labels.txt"] += f"{name},{singles + label}\n"
             texts["image_sizes.txt"] += f"{name},{2 * SIZE},{2 * SIZE}\n"
-    for name, text in texts.items():
-        files.write_text(lists / name, text)
+    for name in ("image_ids.txt", "image_sizes.txt", "class_labels.txt"):  # last the one that tells of them
+        files.write_text(lists / name, texts[name])
 
 
 def config(data: Path, classifier: Path, out: Path, seed: int) -> TrainConfig:

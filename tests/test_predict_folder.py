@@ -239,6 +239,16 @@ def test_resume_after_a_kill(tmp_path: Path) -> None:
     assert not list((out / "masks").glob(".*"))
 
 
+def test_resume_knows_photos_by_any_spelling(tmp_path: Path, monkeypatch) -> None:
+    files, out = photos(tmp_path / "in", 3), tmp_path / "out"
+    monkeypatch.chdir(tmp_path)
+    predict_files(localizer(), [os.path.relpath(path) for path in files[:2]], out)
+    again = predict_files(localizer(), files, out, resume=True)
+    assert again.resumed == 2
+    assert [os.path.abspath(row["path"]) for row in again.rows] == [str(path) for path in files]
+    assert len(list((out / "masks").iterdir())) == 3
+
+
 def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:
     files, out = photos(tmp_path / "in", 1), tmp_path / "out"
     predict_files(localizer(), files, out, settings={"threshold": 0.5})

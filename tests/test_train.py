@@ -23,7 +23,7 @@ from fcam.data import open_dataset
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.run import Run, load_config
-from fcam.stages import DecoderStage
+from fcam.stages import ClassifierStage, DecoderStage
 from fcam.train import _learning_rate, train
 
 
@@ -67,15 +67,18 @@ def test_same_seed_same_weights_and_numbers(tiny_run, tiny_config, tmp_path):
 
 
 @pytest.mark.parametrize("stop_after", [1, 3])
+@pytest.mark.parametrize("saved", [True, False])
 def test_a_run_stopped_after_an_epoch_resumes_to_the_same_weights(
-    tiny_run, tiny_config, tmp_path, monkeypatch, stop_after
+    tiny_run, tiny_config, tmp_path, monkeypatch, stop_after, saved
 ):
     config = dataclasses.replace(tiny_config, out=str(tmp_path / "run"))
     save, calls = Run.save_state, []
 
     def interrupted(self, stage, state):
-        save(self, stage, state)
         calls.append(stage)
+        if len(calls) == stop_after and not saved:
+            raise KeyboardInterrupt
+        save(self, stage, state)
         if len(calls) == stop_after:
             raise KeyboardInterrupt
 
@@ -85,8 +88,66 @@ def test_a_run_stopped_after_an_epoch_resumes_to_the_same_weights(
     monkeypatch.undo()
     resumed = train(dataclasses.replace(config, resume=True))
     assert same(weights(tiny_run), weights(resumed))
-    epochs = [(r["stage"], r["epoch"]) for r in Run(resumed).records()]
-    assert len(epochs) == len(set(epochs))
+    lines = [[(r["stage"], r["epoch"], r["best"]) for r in Run(run).records()] for run in (tiny_run, resumed)]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_dropout_draws_the_same_after_resuming(tiny_config, tmp_path, monkeypatch, workers):
+    drawn = []
+    step, save = ClassifierStage.forward, Run.save_state
+
+    def forward(self, images, labels, epoch, generator=None):
+        drawn.append((epoch, torch.rand(()).item()))
+        return step(self, images, labels, epoch, generator)
+
+    def interrupted(self, stage, state):
+        save(self, stage, state)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ClassifierStage, "forward", forward)
+    config = dataclasses.replace(tiny_config, stages="classifier", workers=workers)
+    train(dataclasses.replace(config, out=str(tmp_path / "whole")))
+    whole = list(drawn)
+    drawn.clear()
+    config = dataclasses.replace(config, out=str(tmp_path / "run"))
+    monkeypatch.setattr(Run, "save_state", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    monkeypatch.setattr(Run, "save_state", save)
+    train(dataclasses.replace(config, resume=True))
+    assert drawn == whole
+    assert {epoch for epoch, _ in drawn} == {1, 2}
+
+
+def test_runs_of_different_precision_in_one_process(tiny_config, tmp_path):
+    for precision in ("no", "bf16"):
+        train(
+            dataclasses.replace(
+                tiny_config, stages="classifier", precision=precision, out=str(tmp_path / precision)
+            )
+        )
+
+
+def test_what_two_processes_score_is_what_they_save(tiny_config, tmp_path):
+    config = dataclasses.replace(tiny_config, out=str(tmp_path / "run"))
+    (tmp_path / "tiny.yaml").write_text(json.dumps(dataclasses.asdict(config)))
+    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no"
+    launch += " --dynamo_backend no --main_process_port 0 -m fcam train"
+    done = subprocess.run(
+        [sys.executable, *launch.split(), str(tmp_path / "tiny.yaml")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    two = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert main(["evaluate", config.out, "--out", str(tmp_path / "one.json"), "--workers", "0"]) == 0
+    one = json.loads((tmp_path / "one.json").read_text())
+    for kind, row in one["maps"].items():
+        assert two["maps"][kind]["max_box_acc"] == row["max_box_acc"]
+        assert two["maps"][kind]["pxap"] == pytest.approx(row["pxap"], abs=1e-3)
 
 
 def test_a_killed_process_resumes_to_the_same_weights(tiny_run, tiny_config, tmp_path):

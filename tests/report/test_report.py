@@ -28,6 +28,7 @@ from fcam.report import gallery
 from fcam.report.collect import group, papers_number, read_run
 from fcam.report.command import ReportConfig, run_report
 from fcam.report.curves import EXACT, Measure, open_run, survey
+from fcam.report.gallery import spread
 from fcam.report.tables import backbone_means, localization
 from fcam.run import config_to_dict, load_config
 from fcam.tables import Number
@@ -364,3 +365,11 @@ def test_five_thousand_images_stay_small(page: str) -> None:
     scripts = Page(page).scripts
     size = sum(len(text) for name, text in scripts.items() if name.startswith("gallery-"))
     assert 5000 * size / 8 < 60e6
+
+
+def test_the_smallest_class_does_not_end_the_samples() -> None:
+    class Labels:
+        labels = (0, 0, 0, 1, 2, 2)
+
+    assert spread(Labels(), 9) == [0, 3, 4, 1, 5, 2]  # type: ignore[arg-type]
+    assert spread(Labels(), 4) == [0, 3, 4, 1]  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from fcam.start import settle
 from fcam.sweep import SweepConfig, collect, execute, make_plan
 
 from .conftest import pretend
@@ -138,3 +139,10 @@ def test_a_run_of_another_recipe_is_not_taken_for_finished(drawn_set, tmp_path):
 def test_the_paper_does_not_stand_beside_what_other_settings_made(drawn_set, tmp_path, field, beside):
     _, table = swept(drawn_set, tmp_path, "cub-resnet50-cam", set={field: 3})
     assert set(table["groups"][0]["rows"][0]["paper"]) == beside
+
+
+def test_a_run_on_ones_own_classifier_is_taken_for_finished(drawn_set, tmp_path):
+    own = {"classifier": "torchvision:resnet18", "new_head": True}
+    plan = make_plan(SweepConfig(("folder-lite0-cam",), str(drawn_set), str(tmp_path), set=own))
+    failed = execute(plan, 1, train=lambda config: pretend(settle(config)))
+    assert (failed, collect(plan)["finished"]) == ({}, 1)

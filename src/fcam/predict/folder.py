@@ -63,7 +63,7 @@ def predict_files(
     workers: int | None = None,
     on_photo: Callable[[int], None] | None = None,
 ) -> FolderResult:
-    """Localize every photo of `paths` and write what `outputs` asks for below `out`; see `predict_output`.
+    """Localize every photo of `paths` and write what `outputs` asks for below `out`; see `predict.output`.
 
     A photo that cannot be used is listed in the result with its reason, and the others go on. The first
     Ctrl-C (or SIGTERM) finishes what is being written and leaves a valid `predictions.json`; the second stops

@@ -274,9 +274,9 @@ class Journal:
     def close(self, order: Sequence[Path], extra: Mapping[str, Any]) -> None:
         """Write `predictions.json`, rows in the order of the photos, and remove the journal."""
         self._stream.close()
-        place = {str(path): i for i, path in enumerate(order)}
+        place = {os.path.abspath(path): i for i, path in enumerate(order)}
         for rows in (self.rows, self.failed):
-            rows.sort(key=lambda row: place.get(row["path"], len(place)))
+            rows.sort(key=lambda row: place.get(os.path.abspath(row["path"]), len(place)))
         whole = {"settings": self.settings, **extra, "predictions": self.rows, "failed": self.failed}
         write_json(self.out / FINAL, whole)
         (self.out / JOURNAL).unlink(missing_ok=True)

@@ -107,9 +107,7 @@ def backbone_means(groups: Sequence[Group]) -> Table | None:
         for kind in MAP_TITLES:
             for metric in METRIC_TITLES:
                 spread = _spread(group, kind, ("", metric, "0.5" if metric == "max_box_acc" else ""))
-                if spread is not None and paper.is_the_papers(config):
-                    key = (paper.data_set(config), config.method, kind, metric)
-                    cells.setdefault(key, {})[config.model.backbone] = spread.mean
+                paper.add_cell(cells, config, kind, metric, spread and spread.mean)
     means = paper.backbone_means(cells)
     return paper.means_table(means) if means else None
 

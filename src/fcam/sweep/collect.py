@@ -20,9 +20,9 @@ from fcam.tables import MAP_TITLES, METRIC_TITLES, Spread, number
 from fcam.tables.paper import (
     CHOSEN_ON_VAL,
     BackboneCells,
+    add_cell,
     backbone_means,
     data_set,
-    is_the_papers,
     papers_number,
 )
 
@@ -139,6 +139,5 @@ def _set_beside_the_paper(row: dict[str, Any], config: TrainConfig, cells: Backb
             printed = papers_number(config, kind, metric)
             if printed is not None and not (kind == "fcam" and passed_over):
                 row["paper"].setdefault(kind, {})[metric] = printed
-            if own["mean"] is not None and row["complete"] and is_the_papers(config) and not passed_over:
-                key = (row["data_set"], row["method"], kind, metric)
-                cells.setdefault(key, {})[row["backbone"]] = own["mean"]
+            if row["complete"] and not passed_over:
+                add_cell(cells, config, kind, metric, own["mean"])

@@ -94,6 +94,13 @@ def papers_number(config: TrainConfig, kind: str, metric: str) -> float | None:
     return paper_tables.printed(metric, *names, ABLATION.get(off, ""))
 
 
+def add_cell(cells: BackboneCells, config: TrainConfig, kind: str, metric: str, mean: float | None) -> None:
+    """Take in a percentage for the means over backbones, where there is one and its settings are the paper's."""
+    if mean is not None and is_the_papers(config):
+        key = (data_set(config), config.method, kind, metric)
+        cells.setdefault(key, {})[config.model.backbone] = mean
+
+
 def backbone_means(cells: BackboneCells) -> list[dict[str, Any]]:
     """Means over the paper's three backbones where all are there, beside its printed means."""
     found = []
