@@ -9,6 +9,7 @@ import pytest
 
 from fcam import __version__
 from fcam.cli import VERBS, main
+from launched import in_two_processes
 
 
 def test_help_version_and_no_verb(capsys):
@@ -129,26 +130,10 @@ def test_a_model_of_other_classes_is_not_evaluated(tiny_run, shared, capsys):
 
 
 def test_two_processes_give_the_numbers_of_one(tiny_run, tmp_path):
-    import os
-    import subprocess
-    import sys
-
-    out = tmp_path / "two.json"
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    ]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    command = [*launch, "-m", "fcam", "evaluate", str(tiny_run), "--out", str(out), "--workers", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
+    probe, out = tmp_path / "probe.py", tmp_path / "two.json"
+    probe.write_text("from fcam.processes import process_state; print(process_state().num_processes)")
+    assert in_two_processes(str(probe)).split() == ["2", "2"]
+    in_two_processes("-m", "fcam", "evaluate", str(tiny_run), "--out", str(out), "--workers", "0")
     one = json.loads((tiny_run / "metrics.json").read_text())
     two = json.loads(out.read_text())
     assert two["images"] == one["images"]

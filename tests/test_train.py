@@ -25,6 +25,7 @@ from fcam.model import FCAM
 from fcam.run import Run, load_config
 from fcam.stages import ClassifierStage, DecoderStage
 from fcam.train import _learning_rate, train
+from launched import in_two_processes
 
 
 def weights(run):
@@ -132,16 +133,7 @@ def test_runs_of_different_precision_in_one_process(tiny_config, tmp_path):
 def test_what_two_processes_score_is_what_they_save(tiny_config, tmp_path):
     config = dataclasses.replace(tiny_config, out=str(tmp_path / "run"))
     (tmp_path / "tiny.yaml").write_text(json.dumps(dataclasses.asdict(config)))
-    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no"
-    launch += " --dynamo_backend no --main_process_port 0 -m fcam train"
-    done = subprocess.run(
-        [sys.executable, *launch.split(), str(tmp_path / "tiny.yaml")],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    in_two_processes("-m", "fcam", "train", str(tmp_path / "tiny.yaml"))
     two = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert main(["evaluate", config.out, "--out", str(tmp_path / "one.json"), "--workers", "0"]) == 0
     one = json.loads((tmp_path / "one.json").read_text())

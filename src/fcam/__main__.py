@@ -1,4 +1,4 @@
-"""`python -m fcam`, which is what `accelerate launch -m fcam` runs."""
+"""`python -m fcam`, which is what `torchrun -m fcam` and `accelerate launch -m fcam` run."""
 
 import sys
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from accelerate import PartialState
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
@@ -19,6 +18,7 @@ from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset,
 from fcam.map_files import MapType, write_maps
 from fcam.model import FCAM
 from fcam.precision import autocast
+from fcam.processes import process_state
 from fcam.progress import epoch_bar
 from fcam.quiet import quiet_decoders
 from fcam.scores import Scorecard
@@ -107,7 +107,7 @@ def maps_of(
         num_workers=options.workers,
         worker_init_fn=quiet_decoders,
     )
-    with evaluating(model), epoch_bar(title, len(loader), PartialState().is_main_process) as bar:
+    with evaluating(model), epoch_bar(title, len(loader), process_state().is_main_process) as bar:
         for number, batch in enumerate(loader):
             images = batch["image"].to(device, memory_format=torch.channels_last).float().div_(255)
             labels = batch["label"].to(device)
@@ -139,7 +139,7 @@ def evaluate_split(
     Returns:
         the scorecard of the whole split, the same on every process.
     """
-    state = PartialState()
+    state = process_state()
     share = Subset(dataset, range(state.process_index, len(dataset), state.num_processes))  # type: ignore[arg-type]
     card = Scorecard(dataset, kinds, device=next(model.parameters()).device)
     for items, maps, logits in maps_of(model, share, kinds, options or MapOptions(), title):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
 from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional
@@ -20,6 +19,7 @@ from fcam.errors import FcamError
 from fcam.evaluate import MapOptions, evaluate
 from fcam.map_files import MapType, evaluate_map_files
 from fcam.model import FCAM
+from fcam.processes import process_state
 from fcam.progress import say
 from fcam.run import load_config
 
@@ -76,7 +76,7 @@ def run_evaluate(config: EvaluateConfig) -> int:
         out = config.out or Path("metrics.json")
     else:
         report, out = _evaluate_model(config)
-    if PartialState().is_main_process:
+    if process_state().is_main_process:
         files.write_json(out, report)
         print_table(report)
         if all(row["max_box_acc"] is None and row["pxap"] is None for row in report["maps"].values()):
@@ -97,7 +97,7 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
         raise FcamError(
             f"{config.model} was trained on {data}, which is not there; say where its data set lies with --data ROOT"
         )
-    model = FCAM.from_pretrained(resolve(config.model), config.classifier or None).to(PartialState().device)
+    model = FCAM.from_pretrained(resolve(config.model), config.classifier or None).to(process_state().device)
     classes = open_dataset(data, config.split).classes
     known, wanted = model.classifier.num_classes, len(classes)
     if known != wanted:

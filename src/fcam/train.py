@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from fcam.evaluate import MapOptions, evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
 from fcam.precision import resolve
+from fcam.processes import process_state
 from fcam.progress import epoch_bar, say
 from fcam.quiet import quiet_decoders
 from fcam.run import Run, config_to_dict
@@ -66,7 +67,7 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
         )
     AcceleratorState._reset_state()  # it remembers the precision of an earlier run in this process, and refuses another
     accelerator = Accelerator(
-        mixed_precision=resolve(config.precision, PartialState().device or torch.device("cpu")),
+        mixed_precision=resolve(config.precision, process_state().device or torch.device("cpu")),
         log_with="tensorboard" if config.tensorboard else None,
         project_dir=config.out,
     )

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from torch import Tensor
 
 from fcam.data import EvalTransform, LocalizationDataset, open_dataset
@@ -19,6 +18,7 @@ from fcam.metrics.box_acc import best_iou, threshold_grid
 from fcam.metrics.histogram import score_edges, score_histograms
 from fcam.metrics.pxap import precision_recall
 from fcam.model import FCAM
+from fcam.processes import process_state
 from fcam.report.collect import Finished
 
 THRESHOLDS = 1000
@@ -101,7 +101,7 @@ def open_run(run: Finished, data: str, split: str) -> tuple[FCAM, LocalizationDa
         )
     if not (dataset.has_boxes or dataset.has_masks):
         raise FcamError(f"the {split} split of {root} has neither boxes nor masks to compare maps with")
-    return FCAM.from_pretrained(run.root).to(PartialState().device).eval(), dataset
+    return FCAM.from_pretrained(run.root).to(process_state().device).eval(), dataset
 
 
 @torch.inference_mode()
