@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fcam
+from fcam.attachment import sources
 from fcam.attachment.attach import attach
 from fcam.attachment.attached import AttachedClassifier
 from fcam.cams import cam, explain_target, interpolated
@@ -425,3 +426,39 @@ def test_weights_of_the_saved_model_are_plain_tensors_of_the_classifier(tmp_path
     for key, value in yours.state_dict().items():
         part = "head.rest" if key.startswith("fc.") else "backbone.body"
         assert torch.equal(state[f"classifier.{part}.{key}"], value)
+
+
+def _other_pooling(network: nn.Module) -> None:
+    network.avgpool = nn.AdaptiveMaxPool2d(1)
+
+
+def _other_eps(network: nn.Module) -> None:
+    network.bn1.eps = 0.1  # type: ignore[union-attr]
+
+
+def _other_activation(network: nn.Module) -> None:
+    network.layer4[1].relu = nn.LeakyReLU(0.3)  # type: ignore[index,union-attr]
+
+
+@pytest.mark.parametrize("change", [_other_pooling, _other_eps, _other_activation])
+def test_a_changed_network_of_a_library_is_not_loaded_as_the_librarys(change, tmp_path) -> None:
+    network = sources.build("torchvision:resnet18", 3)
+    network.bn1.momentum = 0.01  # type: ignore[union-attr]  # makes no difference to a trained network
+    assert sources.identify(network, 3) == "torchvision:resnet18"
+    change(network)
+    model = fcam.attach(network, image_size=SIDE).eval()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(fcam.FcamError, match="is not built by torchvision or timm"):
+        fcam.FCAM.from_pretrained(tmp_path)
+    images = torch.rand(1, 3, SIDE, SIDE)
+    again = fcam.FCAM.from_pretrained(tmp_path, classifier=network)
+    torch.testing.assert_close(again(images).logits, model(images).logits)
+
+
+def test_a_second_normalisation_is_the_librarys_own() -> None:
+    for transform, name in ((True, "torchvision:googlenet"), (False, None)):
+        network = torchvision.models.googlenet(
+            weights=None, num_classes=3, init_weights=False, aux_logits=True, transform_input=transform
+        )
+        assert sources.identify(network, 3) == name
+    assert sources.build("torchvision:googlenet", 3).transform_input is True

@@ -132,7 +132,7 @@ def test_a_model_of_other_classes_is_not_evaluated(tiny_run, shared, capsys):
 def test_two_processes_give_the_numbers_of_one(tiny_run, tmp_path):
     probe, out = tmp_path / "probe.py", tmp_path / "two.json"
     probe.write_text("from fcam.processes import process_state; print(process_state().num_processes)")
-    assert in_two_processes(str(probe)).split() == ["2", "2"]
+    assert "".join(in_two_processes(str(probe)).split()) == "22"  # lines of two processes may run together
     in_two_processes("-m", "fcam", "evaluate", str(tiny_run), "--out", str(out), "--workers", "0")
     one = json.loads((tiny_run / "metrics.json").read_text())
     two = json.loads(out.read_text())

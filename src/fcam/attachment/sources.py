@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -27,8 +28,11 @@ from fcam.errors import FcamError, cut
 FORMS = "torchvision:NAME, timm:NAME or module.path:factory"
 SIDES = (224, 32, 64, 96, 128, 160, 192, 256, 299, 384)
 """Sides of images that networks are made for, the usual first: networks with flattened maps take one alone."""
-# These draw truncated normal numbers for many seconds unless they are told not to.
-_SLOW_TO_START = ("googlenet", "inception_v3")
+# These draw truncated normal numbers for many seconds unless they are told not to; their own weights, and what was tuned
+# from these, want images normalised once more, which no weight tells.
+_PARTICULAR = ("googlenet", "inception_v3")
+_TRAINING_ALONE = re.compile(r"\b(momentum|inplace|p|drop_prob)=[^,]*")
+"""Settings of layers that make no difference in eval mode."""
 
 
 def build(
@@ -80,7 +84,9 @@ def _torchvision(name: str) -> Callable[[int | None, bool], nn.Module]:
         raise FcamError(f"torchvision has no classifier {name!r}; near are {', '.join(near)}")
 
     def make(num_classes: int | None, pretrained: bool) -> nn.Module:
-        options: dict[str, Any] = {"init_weights": False} if name in _SLOW_TO_START else {}
+        options: dict[str, Any] = (
+            {"init_weights": False, "transform_input": True} if name in _PARTICULAR else {}
+        )
         options |= {} if num_classes is None else {"num_classes": num_classes}
         if not pretrained:
             return torchvision.models.get_model(name, weights=None, **options)
@@ -254,9 +260,18 @@ def identify(model: nn.Module, num_classes: int) -> str | None:
             other is not None
             and type(other) is type(model)
             and shapes == [(k, v.shape) for k, v in other.state_dict().items()]
+            and _parts(model) == _parts(other)
         ):
             return source
     return None
+
+
+def _parts(model: nn.Module) -> list[tuple[type, str, bool]]:
+    """What weights do not tell of a network's layers: their kinds and settings, but for those of training alone."""
+    return [
+        (type(part), _TRAINING_ALONE.sub("", part.extra_repr()), getattr(part, "transform_input", False))
+        for part in model.modules()
+    ]
 
 
 def normalization(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...], str]:
