@@ -9,6 +9,7 @@ import pytest
 
 from fcam import __version__
 from fcam.cli import VERBS, main
+from fcam.evaluate_command import EvaluateConfig, file_name
 from launched import in_two_processes
 
 
@@ -89,6 +90,31 @@ def test_evaluate_a_run_then_its_saved_maps(tiny_run, drawn_set, tmp_path, monke
     assert stored["images"] == direct["images"]
     for name in ("max_box_acc", "max_box_acc_v2"):
         assert stored["maps"]["cam"][name] == direct["maps"]["fcam"][name]
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({}, "metrics.json"),
+        ({"data": "own/birds"}, "metrics.json"),
+        ({"data": "now/birds"}, "metrics-test-birds.json"),
+        ({"data": "now/plants"}, "metrics-test-plants.json"),
+        ({"split": "val"}, "metrics-val.json"),
+        ({"split": "val", "method": "layercam"}, "metrics-val-layercam.json"),
+        ({"size": 64, "method": "cam"}, "metrics.json"),
+        ({"size": 32, "precision": "bf16"}, "metrics-test-32-bf16.json"),
+    ],
+)
+def test_other_numbers_are_kept_apart_from_the_runs_own(tmp_path, monkeypatch, changed, name):
+    monkeypatch.chdir(tmp_path)
+    for place in ("own/birds", "now/birds", "now/plants"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "config.yaml").write_text("data: own/birds\n")
+    metadata = {"method": "cam", "training": {"crop": 64}}
+    assert file_name(EvaluateConfig(**changed), metadata, tmp_path) == name
+    (tmp_path / "own/birds").rmdir()  # a set that has moved is still the run's
+    moved = EvaluateConfig(data="now/birds")
+    assert file_name(moved, metadata, tmp_path) == "metrics.json"
 
 
 def test_classes_of_other_names_are_doubted(tiny_run, drawn_set, tmp_path, capsys):

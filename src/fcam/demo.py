@@ -11,13 +11,14 @@ from fcam.config import TrainConfig
 from fcam.data import EvalTransform, open_dataset
 from fcam.data.synthetic import draw_set
 from fcam.evaluate import KINDS
-from fcam.evaluate_command import print_table, read_report
+from fcam.evaluate_command import print_table
 from fcam.model import FCAM
 from fcam.progress import say
 from fcam.recipes import recipe
 from fcam.report import gallery
 from fcam.report.command import ReportConfig, run_report
 from fcam.report.curves import chosen_threshold
+from fcam.run import Run
 from fcam.train import train
 
 SAMPLES = 6
@@ -57,7 +58,8 @@ def run_demo(config: DemoConfig) -> Path:
         resume=True,
     )
     train(settings)
-    report = read_report(config.out / "metrics.json")
+    report = Run(config.out).report()
+    assert report is not None  # the drawn set has a test split
     print_table(report)
     return _write_page(config, settings, report)
 

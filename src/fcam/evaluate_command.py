@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class EvaluateConfig:
     """Score a run or a model on a split, CAM and F-CAM side by side, or a folder of heat maps from any project.
 
     Numbers follow the WSOL benchmark and are shown under two rules: at the split's own best threshold, and at the threshold
-    that was best on val. Results go to metrics.json.
+    that was best on val. What a run did not train with is kept apart from its own metrics.json.
     """
 
     model: Positional[str] = ""
@@ -41,7 +42,8 @@ class EvaluateConfig:
     split: str = "test"
     """train, val or test; it must have boxes or masks."""
     out: Path | None = None
-    """File for the numbers; default: metrics.json of the run, or in the current folder."""
+    """File for the numbers; default: in the folder of the run, or the current one, metrics.json for the run's own data, method
+    and size on test, and otherwise a file named by what is different, such as metrics-val.json or metrics-test-DATA.json."""
     method: str = ""
     """CAM method that stands beside F-CAM; default: the one of training."""
     save_maps: Path | None = None
@@ -124,8 +126,31 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
         save_maps=config.save_maps,
         map_type=config.map_type,
     )
-    name = "metrics.json" if config.split == "test" else f"metrics-{config.split}.json"
-    return report, config.out or (folder / name if is_run else Path(name))
+    return report, config.out or (folder if is_run else Path()) / file_name(config, model.metadata, folder)
+
+
+def file_name(config: EvaluateConfig, metadata: Mapping[str, Any], folder: Path) -> str:
+    """Name of the file for the numbers; `metrics.json`, a run's own, is for nothing but its data, method and size."""
+    training = metadata.get("training") or {}
+    changed = [
+        "" if _is_its_data(folder, config.data) else Path(os.path.abspath(config.data)).name or "data",
+        config.method if config.method != metadata.get("method", "cam") else "",
+        str(config.size) if config.size not in (None, training.get("crop", 224)) else "",
+        config.precision if config.precision != "no" else "",
+    ]
+    if not any(changed) and config.split == "test":
+        return "metrics.json"
+    return "-".join(["metrics", config.split, *filter(None, changed)]) + ".json"
+
+
+def _is_its_data(folder: Path, data: str) -> bool:
+    """Whether a model was trained on this data set, as far as can be told: a set that has moved keeps its name."""
+    if not data or not (folder / "config.yaml").is_file():
+        return True
+    own = load_config(folder).data
+    if os.path.exists(own):
+        return os.path.samefile(own, data)
+    return Path(own).name == Path(os.path.abspath(data)).name
 
 
 def print_table(report: dict[str, Any]) -> None:
@@ -144,8 +169,3 @@ def print_table(report: dict[str, Any]) -> None:
     output = Console()
     # A pipe has no width of its own, and numbers must not be cut there.
     Console(width=max(output.width, WIDTH)).print(shown)
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """Read a metrics.json."""
-    return json.loads(path.read_text(encoding="utf-8"))

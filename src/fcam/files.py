@@ -81,6 +81,26 @@ def write_array(path: str | os.PathLike[str], array: np.ndarray) -> None:
     write_bytes(path, stream.getvalue())
 
 
+def read_json_lines(path: str | os.PathLike[str]) -> list[tuple[str, dict[str, Any] | None]]:
+    """Lines of a text file, each with the object on it: None on a line torn by a kill, or damaged.
+
+    Raises `FcamError` when the file cannot be read.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise FcamError(f"cannot read {path}: {error.strerror or error}; check its permissions") from error
+    return [(line, _object(line)) for line in lines]
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write `value` as indented JSON to `path`, whole or not at all; NaN and infinity are refused."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")

@@ -10,7 +10,7 @@ import types
 import typing
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import yaml
@@ -145,8 +145,8 @@ class Run:
             return
         kept = [
             line
-            for line in _lines(path)
-            if (record := _record(line)) and (record["stage"] != stage or record["epoch"] <= epochs)
+            for line, record in files.read_json_lines(path)
+            if _is_record(record) and (record["stage"] != stage or record["epoch"] <= epochs)
         ]
         files.write_text(path, "".join(line + "\n" for line in kept))
 
@@ -154,13 +154,31 @@ class Run:
         """Lines of `log.jsonl`, oldest first; raises `FcamError` for a line that `log` did not write."""
         path = self.root / "log.jsonl"
         records = []
-        for number, line in enumerate(_lines(path) if path.exists() else [], start=1):
-            if (record := _record(line)) is None:
+        lines = files.read_json_lines(path) if path.exists() else []
+        for number, (line, record) in enumerate(lines, start=1):
+            if not _is_record(record):
                 raise FcamError(
                     f"{path}, line {number} is damaged: {shown(line)}; `fcam train --resume` drops such lines"
                 )
             records.append(record)
         return records
+
+    def report(self, split: str = "") -> dict[str, Any] | None:
+        """The numbers of `split`, or those that training left, whatever their split; None where there are none.
+
+        Raises `FcamError` for a file that holds no numbers of maps.
+        """
+        evaluated = [self.root / f"metrics-{split}.json"] if split else []
+        for path in filter(Path.exists, [*evaluated, self.metrics]):
+            try:
+                report = json.loads(path.read_text(encoding="utf-8"))
+                if not (isinstance(report, dict) and isinstance(report.get("maps"), dict)):
+                    raise ValueError("no numbers of maps in it")
+            except (OSError, ValueError, RecursionError) as error:
+                raise FcamError(f"{path} is damaged ({cut(error)}); evaluate the run again") from error
+            if split in ("", report.get("split")):
+                return report
+        return None
 
     def state_path(self, stage: str) -> Path:
         """Resume point of `stage`."""
@@ -208,21 +226,11 @@ def _difference(before: Any, now: Any, name: str) -> tuple[str, Any, Any] | None
     return None if before == now else (name, before, now)
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise FcamError(f"{path} cannot be read ({error.strerror or error}); check the path") from error
-
-
-def _record(line: str) -> dict[str, Any] | None:
-    """What `log` wrote on this line, or None: torn by a kill, or damaged."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    whole = isinstance(record, dict) and isinstance(record.get("stage"), str)
-    return record if whole and isinstance(record.get("epoch"), int) else None
+def _is_record(record: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
+    """Whether `log` wrote this."""
+    if record is None:
+        return False
+    return isinstance(record.get("stage"), str) and isinstance(record.get("epoch"), int)
 
 
 def _is_state(state: Any) -> bool:

@@ -248,6 +248,18 @@ def test_a_split_without_numbers_is_explained(
         read_run(run, split)
 
 
+def test_a_run_without_numbers_is_left_out_by_name(tiny_run: Path, tmp_path: Path, capsys) -> None:
+    unfinished = copy_run(tiny_run, tmp_path / "unfinished", seed=1)
+    (unfinished / "metrics.json").unlink()
+    assert main(["report", str(tiny_run), str(unfinished), "--out", str(tmp_path), "--no-gallery"]) == 0
+    assert f"left out: {unfinished} holds no numbers" in " ".join(capsys.readouterr().err.split())
+    page = (tmp_path / "index.html").read_text()
+    assert f"left out: {unfinished} holds no numbers" in html.unescape(page)
+    assert "Seeds: 0" in re.sub(r"<[^>]+>", " ", page)
+    assert main(["report", str(unfinished), "--out", str(tmp_path / "none")]) == 2
+    assert main(["report", str(tiny_run), str(tmp_path / "typo"), "--out", str(tmp_path / "none")]) == 2
+
+
 def test_seeds_share_a_row_with_mean_and_deviation(tiny_run: Path, tmp_path: Path) -> None:
     folders = []
     for seed, value in ((0, 40.0), (1, 50.0), (2, 60.0)):

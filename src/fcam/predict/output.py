@@ -30,7 +30,7 @@ from PIL import Image
 from fcam.boxes import quantize
 from fcam.data.images import RESULT_FOLDERS, RESULTS
 from fcam.errors import FcamError, cut, shown
-from fcam.files import remove_leftovers, write_array, write_image, write_json, write_text
+from fcam.files import read_json_lines, remove_leftovers, write_array, write_image, write_json, write_text
 from fcam.predict.prediction import Prediction
 
 SUBFOLDERS = RESULT_FOLDERS
@@ -190,13 +190,6 @@ def _is_json(row: dict[str, Any]) -> bool:
     return True
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise FcamError(f"cannot read {path}: {error.strerror or error}; check the folder") from error
-
-
 class Journal:
     """The list of a run while it grows, a line per photo, each on disk at once: a kill loses nothing.
 
@@ -243,12 +236,8 @@ class Journal:
             whole = load_predictions(self.out)
             settings, rows = whole["settings"], whole["predictions"]
         else:
-            for line in _lines(self.out / JOURNAL):
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue  # the line that the kill cut short
-                if isinstance(value, dict) and isinstance(value.get("settings"), dict):
+            for _, value in read_json_lines(self.out / JOURNAL):
+                if value is not None and isinstance(value.get("settings"), dict):
                     settings = value["settings"]
                 elif _is_row(value):
                     rows.append(value)

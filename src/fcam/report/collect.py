@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from fcam import checkpoint
 from fcam.cams import METHODS
 from fcam.config import TrainConfig
 from fcam.data import splits
-from fcam.errors import FcamError, cut
+from fcam.errors import FcamError
 from fcam.run import Run, load_config
 from fcam.tables import paper
 
@@ -67,24 +67,45 @@ def expand(folders: Sequence[Path]) -> list[Path]:
         if (folder / "config.yaml").exists() or not inside.is_dir():
             found.append(folder)
         else:
-            found += sorted(run for run in inside.iterdir() if (run / "metrics.json").exists())
+            found += sorted(run for run in inside.iterdir() if Run(run).metrics.exists())
     if not found:
         raise FcamError("there is no finished run to report on; name the folder of a run or of a sweep")
     return list(dict.fromkeys(found))
 
 
+class NoNumbersError(FcamError):
+    """A run that has not been scored on the split: it is not finished, or the split is another one."""
+
+
+def read_runs(roots: Sequence[Path], split: str, notes: list[str]) -> list[Finished]:
+    """Read runs and their numbers on `split`; those that have none are left out and named in `notes`.
+
+    Raises `FcamError` when none has numbers, and for a folder that is no run.
+    """
+    found, without = [], []
+    for root in roots:
+        try:
+            found.append(read_run(root, split))
+        except NoNumbersError as error:
+            without.append(error)
+    if not found and without:
+        raise without[0]
+    notes += [f"left out: {error}" for error in without]
+    return found
+
+
 def read_run(root: Path, split: str) -> Finished:
-    """Read a run and its numbers on `split`; raises `FcamError` when there are none."""
+    """Read a run and its numbers on `split`; raises `NoNumbersError` when there are none."""
     config = load_config(root)
-    report = next((r for r in _reports(root, split) if r.get("split") == split), None)
+    report = Run(root).report(split)
     if report is None:
         known = splits(config.data) if Path(config.data).is_dir() else [split]
         if split not in known:
-            raise FcamError(
+            raise NoNumbersError(
                 f"{root} was trained on {config.data}, which has no {split} split (found: {', '.join(known) or 'none'}), so "
                 "there are no numbers to report; give the data one, or name another with --split"
             )
-        raise FcamError(
+        raise NoNumbersError(
             f"{root} holds no numbers for the {split} split; make them with: fcam evaluate {root} --split {split}"
         )
     records = Run(root).records()
@@ -97,19 +118,6 @@ def read_run(root: Path, split: str) -> Finished:
     except (FcamError, OSError, ValueError):
         model = {}
     return Finished(root, config, records, report, model)
-
-
-def _reports(root: Path, split: str) -> Iterator[dict[str, Any]]:
-    for name in (f"metrics-{split}.json", "metrics.json"):
-        path = root / name
-        if path.exists():
-            try:
-                report = json.loads(path.read_text(encoding="utf-8"))
-                if not (isinstance(report, dict) and isinstance(report.get("maps"), dict)):
-                    raise ValueError("no numbers of maps in it")
-            except (OSError, ValueError, RecursionError) as error:
-                raise FcamError(f"{path} is damaged ({cut(error)}); evaluate the run again") from error
-            yield report
 
 
 def _model_config(root: Path) -> tuple[dict[str, Any], Path]:

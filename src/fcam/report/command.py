@@ -16,7 +16,7 @@ from fcam import files
 from fcam.errors import FcamError, cut
 from fcam.progress import say
 from fcam.report import gallery, gallery_data, page, tables
-from fcam.report.collect import Group, expand, group, read_run
+from fcam.report.collect import Group, expand, group, read_runs
 from fcam.report.curves import deviation, open_run, survey
 from fcam.run import config_to_dict
 from fcam.tables import formats
@@ -27,7 +27,8 @@ class ReportConfig:
     """Write one self-contained page about finished runs: what was run, tables, curves, samples, failures, a gallery.
 
     Runs that differ in the seed alone share a row, with mean and standard deviation. The maps are computed again from each
-    run's model; where the model or the data is missing, the page says so and has the tables only.
+    run's model; where the model or the data is missing, the page says so and has the tables only. A run without numbers on the
+    split is left out and named.
     """
 
     runs: Positional[tuple[Path, ...]]
@@ -58,13 +59,13 @@ def run_report(config: ReportConfig, title: str = "", lead: str = "") -> Path:
         lead: a sentence that comes first.
 
     Raises:
-        FcamError: a folder that is no finished run, or a run without numbers on the split.
+        FcamError: a folder that is no run, or no run with numbers on the split.
     """
     for name in ("images", "samples", "failures"):
         if getattr(config, name) < 0:
             raise FcamError(f"--{name} must be 0 or more, got {getattr(config, name)}")
-    groups = group([read_run(folder, config.split) for folder in expand(config.runs)])
     notes: list[str] = []
+    groups = group(read_runs(expand(config.runs), config.split, notes))
     looks = [_look(own, config, notes) for own in groups]
     for note in notes:
         say(note)

@@ -7,7 +7,6 @@ areas keeps them. Both are computed.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from fcam.data.transforms import Geometry
 from fcam.errors import FcamError
 from fcam.metrics import MaxBoxAcc, PxAP
 from fcam.progress import epoch_bar
-from fcam.run import load_config
+from fcam.run import Run, load_config
 
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
 WAYS = {"sampled": "bilinear", "averaged": "area"}
@@ -207,10 +206,9 @@ def measured(folder: Path) -> dict[str, Any]:
         FcamError: the folder is not that of a finished run.
     """
     config = load_config(folder)
-    try:
-        report = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FcamError(f"{folder} has no readable metrics.json; name a finished run") from error
+    report = Run(folder).report()
+    if report is None:
+        raise FcamError(f"{folder} holds no numbers; name a finished run")
     stride = {"cam": _stride(folder), "fcam": 1}
     maps = {}
     for kind, z in stride.items():

@@ -78,7 +78,7 @@ def _row(runs: Sequence[Planned], finished: Collection[str]) -> dict[str, Any]:
     """What the seeds of one variation have in common, and their numbers."""
     done = [run for run in runs if run.name in finished]
     first = runs[0].config
-    reports = [json.loads(Run(run.config.out).metrics.read_text(encoding="utf-8")) for run in done]
+    reports = [report for run in done if (report := Run(run.config.out).report()) is not None]
     return {
         "label": runs[0].label,
         "ablation": runs[0].ablation,

@@ -24,7 +24,7 @@ from fcam import files
 from fcam.config import TrainConfig
 from fcam.errors import FcamError
 from fcam.progress import say
-from fcam.run import FREE_TO_CHANGE, config_to_dict, load_config
+from fcam.run import FREE_TO_CHANGE, Run, config_to_dict, load_config
 from fcam.start import settle
 from fcam.sweep.plan import Plan
 
@@ -48,7 +48,7 @@ class Job:
 def is_finished(config: TrainConfig) -> bool:
     """Whether the run of a configuration is complete and was made with the same settings."""
     folder = Path(config.out)
-    if not (folder / "metrics.json").exists():
+    if not Run(folder).metrics.exists():
         return False
     with contextlib.suppress(FcamError, OSError):
         then = _stored(folder, (folder / "config.yaml").stat().st_mtime_ns)
