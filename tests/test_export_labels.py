@@ -68,6 +68,42 @@ def test_filters_drop_boxes_and_photos_without_any() -> None:
     assert [(p.name, p.boxes) for p in photos] == [("kept", ((0, 0, 50, 20),))]
 
 
+@pytest.mark.parametrize(
+    ("label", "label_format"), [("labels/{}.txt", "yolo"), ("Annotations/{}.xml", "voc")]
+)
+def test_labels_of_a_laxer_export_are_removed_and_those_of_others_stay(
+    tmp_path: Path, label: str, label_format: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = {
+        name: tmp_path / label.format(name) for name in ("sure", "a/unsure", "corrected", "theirs", "past")
+    }
+    rows = [row("sure"), row("a/unsure", score=0.2), row("corrected", score=0.2)]
+    export_labels([*rows, row("past", score=0.2)], tmp_path, [label_format], CLASSES)
+    for name in ("corrected", "theirs"):
+        paths[name].write_text("by hand")
+    strict = LabelOptions(min_score=0.5)
+    for _ in range(2):
+        export_labels([*rows, row("theirs", score=0.2)], tmp_path, [label_format], CLASSES, strict)
+        assert {name for name, path in paths.items() if path.exists()} == paths.keys() - {"a/unsure"}
+        said = " ".join(capsys.readouterr().err.split())
+        assert "2 label files stay though their photos are left out now" in said
+    (tmp_path / "exported.json").write_text("torn")
+    export_labels([row("sure", score=0.2)], tmp_path, [label_format], CLASSES, strict)
+    assert paths["sure"].exists()
+
+
+@pytest.mark.parametrize("name", ["a\udcff", "b\x01", "c\uffff/x"])
+def test_names_that_are_no_text_are_escaped(tmp_path: Path, name: str) -> None:
+    made = export_labels([row(name, label=name)], tmp_path, ["coco", "yolo", "voc"])
+    shown = ascii(name)[1:-1]
+    root = ElementTree.parse(made["voc"][0]).getroot()
+    assert f"{root.findtext('folder')}/{root.findtext('filename')}".lstrip("/") == f"{shown}.jpg"
+    assert root.findtext("object/name") == shown
+    coco = json.loads(made["coco"][0].read_text(encoding="utf-8"))
+    assert coco["images"][0]["file_name"] == f"{name}.jpg"
+    assert yaml.safe_load(made["yolo"][-1].read_text(encoding="utf-8"))["names"] == {0: name}
+
+
 def test_class_agnostic(tmp_path: Path) -> None:
     options = LabelOptions(class_agnostic=True)
     export_labels([row(), row("b", class_idx=2)], tmp_path, ["yolo", "coco", "voc"], CLASSES, options)

@@ -246,6 +246,15 @@ def test_predict_and_resume_write_the_same_labels(photos: Path) -> None:
     assert (out / "coco.json").read_bytes() == first
 
 
+def test_a_stricter_resume_removes_the_labels_before(photos: Path) -> None:
+    out = predict(photos, export=("yolo-seg", "voc-seg"))
+    folders = ("labels", "SegmentationClass", "Annotations")
+    assert [len(list((out / name).iterdir())) for name in folders] == [3, 3, 3]
+    predict(photos, export=("yolo-seg", "voc-seg"), resume=True, min_size=1000)
+    assert [len(list((out / name).iterdir())) for name in folders] == [0, 0, 0]
+    assert len(list((out / "masks").iterdir())) == 3
+
+
 def test_formats_are_refused_before_anything_is_predicted(photos: Path) -> None:
     with pytest.raises(FcamError, match="yolo-seg is made from masks/, which --no-masks leaves out"):
         predict(photos, export=("coco", "yolo-seg"), masks=False)

@@ -7,7 +7,7 @@ import reprlib
 from typing import Any
 
 _BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class FcamError(ValueError):
@@ -21,7 +21,7 @@ class FcamError(ValueError):
     def __init__(self, message: str = "") -> None:
         if message.startswith("Caught ") and "Traceback" in message:
             message = re.sub(r"^[\w.]+Error: ", "", message.strip().splitlines()[-1])
-        super().__init__(_CONTROL.sub(_escaped, _BREAKS.sub(" ", message)))
+        super().__init__(escaped(_BREAKS.sub(" ", message)))
 
 
 def shown(value: Any) -> str:
@@ -35,14 +35,15 @@ def cut(text: object, length: int = 200) -> str:
     return text if len(text) <= length else f"{text[:length]}..."
 
 
+def escaped(text: str) -> str:
+    r"""The text with control characters, and bytes of file names that are not valid UTF-8, as `\x1b` and `\udcff`."""
+    return _CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
+
+
 class _Brief(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         # Python refuses to print integers of thousands of digits.
         return super().repr_int(x, level) if x.bit_length() < 1000 else f"an integer of {x.bit_length()} bits"
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return ascii(match.group())[1:-1]
 
 
 _BRIEF = _Brief()

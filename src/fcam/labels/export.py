@@ -2,7 +2,8 @@
 
 The input is what `fcam predict` writes, `predictions.json` and `masks/`: labels are made at the end of a run
 or long after it. Photos whose boxes were all filtered out are left out of every format: no label says
-nothing, whereas an empty label file would teach a detector that there is nothing to see.
+nothing, whereas an empty label file would teach a detector that there is nothing to see. What an earlier export wrote for
+them into the same folder is removed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fcam.errors import FcamError
-from fcam.labels.files import write_coco, write_voc, write_voc_seg, write_yolo, write_yolo_seg
+from fcam.errors import FcamError, escaped
+from fcam.labels.files import OWN_FILES, write_coco, write_voc, write_voc_seg, write_yolo, write_yolo_seg
 from fcam.labels.photos import LabelledPhoto
+from fcam.labels.written import Written
+from fcam.progress import say
 
 LabelFormat = Literal["coco", "yolo", "yolo-seg", "voc", "voc-seg"]
 OBJECT = "object"
@@ -123,6 +126,9 @@ def export_labels(
 ) -> dict[str, list[Path]]:
     """Write labels for the rows of `predictions.json` below `out`; return the files written, by format.
 
+    Files that an earlier call wrote there for rows that get no label now are removed (`exported.json` lists what is ours);
+    such files of anybody else stay and are named.
+
     Args:
         rows: `load_predictions(run)["predictions"]`.
         out: folder for the labels.
@@ -136,11 +142,29 @@ def export_labels(
         FcamError: an unknown format, or two that share files; an option out of range; a mask that is missing,
             damaged or of another run; a folder that cannot be written to.
     """
-    formats = list(formats)
+    formats, rows, out = list(formats), list(rows), Path(out)
     check_formats(formats)
-    photos, names = select(rows, classes, options or LabelOptions(), Path(out if run is None else run))
+    photos, names = select(rows, classes, options or LabelOptions(), out if run is None else Path(run))
     check_formats(formats, classes=len(names))
-    return {name: WRITERS[name](_counted(photos, on_photo), names, Path(out)) for name in formats}
+    written = Written(out)
+    labelled = {photo.name for photo in photos}
+    left_out = [row["name"] for row in rows if row["name"] not in labelled]
+    _remove_labels(written, left_out, formats)
+    made = {name: WRITERS[name](_counted(photos, on_photo), names, out) for name in formats}
+    written.add(path for paths in made.values() for path in paths)
+    return made
+
+
+def _remove_labels(written: Written, names: Iterable[str], formats: Iterable[str]) -> None:
+    """Remove what an earlier export wrote for photos that get no label now; say where something stays."""
+    own = sorted({place for name in formats for place in OWN_FILES.get(name, ())})
+    kept = written.remove(place.format(name) for name in names for place in own)
+    if kept:
+        say(
+            f"{len(kept)} label files stay though their photos are left out now: fcam did not write them, or they "
+            "were changed since; delete them unless you want them: "
+            f"{escaped(str(kept[0]))}{', ...' if len(kept) > 1 else ''}"
+        )
 
 
 def _counted(

@@ -1,7 +1,8 @@
 """The formats of labels: COCO json, YOLO txt, Pascal VOC xml and png.
 
 Every writer takes the photos one by one and returns the paths it wrote; it raises `FcamError` for a folder that
-cannot be written to and, where it needs one, for a mask that cannot be used.
+cannot be written to and, where it needs one, for a mask that cannot be used. Names that are not valid UTF-8 stand
+escaped in the files, as they do in `predictions.json`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,18 @@ import numpy as np
 import yaml
 from PIL import Image
 
+from fcam.errors import escaped
 from fcam.files import write_bytes, write_image, write_text
 from fcam.labels.photos import Box, LabelledPhoto
+
+YOLO, ANNOTATION, CLASS_MASK = "labels/{}.txt", "Annotations/{}.xml", "SegmentationClass/{}.png"
+OWN_FILES = {
+    "yolo": (YOLO,),
+    "yolo-seg": (YOLO,),
+    "voc": (ANNOTATION,),
+    "voc-seg": (CLASS_MASK, ANNOTATION),
+}
+"""Paths of the files that each photo has of its own, with the photo's name in the braces; coco has none."""
 
 
 def write_coco(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: Path) -> list[Path]:
@@ -90,7 +101,7 @@ def _write_yolo(
     paths = []
     for photo in photos:
         lines = [f"{photo.category} " + " ".join(f"{s:.6f}" for s in line) + "\n" for line in shares(photo)]
-        paths.append(out / "labels" / f"{photo.name}.txt")
+        paths.append(out / YOLO.format(photo.name))
         write_text(paths[-1], "".join(lines))
     head = {"path": ".", "train": "images", "val": "images", "names": dict(enumerate(classes))}
     paths.append(out / "data.yaml")
@@ -107,7 +118,7 @@ def _write_annotation(photo: LabelledPhoto, classes: Sequence[str], out: Path, s
     root = ElementTree.Element("annotation")
     folder, _, file = photo.file.rpartition("/")
     for key, text in (("folder", folder), ("filename", file)):
-        ElementTree.SubElement(root, key).text = text
+        ElementTree.SubElement(root, key).text = escaped(text)
     size = ElementTree.SubElement(root, "size")
     for key, number in (("width", photo.width), ("height", photo.height), ("depth", 3)):
         ElementTree.SubElement(size, key).text = str(number)
@@ -115,7 +126,7 @@ def _write_annotation(photo: LabelledPhoto, classes: Sequence[str], out: Path, s
     for box in photo.boxes:
         root.append(_voc_object(classes[photo.category], box))
     ElementTree.indent(root)
-    path = out / "Annotations" / f"{photo.name}.xml"
+    path = out / ANNOTATION.format(photo.name)
     write_bytes(path, ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
     return path
 
@@ -123,7 +134,7 @@ def _write_annotation(photo: LabelledPhoto, classes: Sequence[str], out: Path, s
 def _voc_object(name: str, box: Box) -> ElementTree.Element:
     element = ElementTree.Element("object")
     for key, text in (("name", name), ("pose", "Unspecified"), ("truncated", "0"), ("difficult", "0")):
-        ElementTree.SubElement(element, key).text = text
+        ElementTree.SubElement(element, key).text = escaped(text)
     corners = ElementTree.SubElement(element, "bndbox")
     x0, y0, x1, y1 = box
     for key, number in (("xmin", x0 + 1), ("ymin", y0 + 1), ("xmax", x1), ("ymax", y1)):
@@ -141,11 +152,12 @@ def write_voc_seg(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: 
             mask[y0:y1, x0:x1][pixels] = photo.category + 1
         image = Image.fromarray(mask)
         image.putpalette(colors.tobytes())
-        paths.append(out / "SegmentationClass" / f"{photo.name}.png")
+        paths.append(out / CLASS_MASK.format(photo.name))
         write_image(paths[-1], image)
         paths.append(_write_annotation(photo, classes, out, segmented=True))
     lines = [
-        f"{name}:{r},{g},{b}::\n" for name, (r, g, b) in zip(["background", *classes], colors, strict=False)
+        f"{escaped(name)}:{r},{g},{b}::\n"
+        for name, (r, g, b) in zip(["background", *classes], colors, strict=False)
     ]
     paths.append(out / "labelmap.txt")
     write_text(paths[-1], "".join(lines))
