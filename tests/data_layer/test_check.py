@@ -142,6 +142,71 @@ def test_class_folders_without_images_are_found(tmp_path: Path, top: str) -> Non
     ]
 
 
+def put(root: Path, *names: str, size: tuple[int, int] = (20, 24)) -> None:
+    """Draw noise, another one under every name."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(list(name.encode())).integers(0, 255, (*size, 3))
+        Image.fromarray(noise.astype(np.uint8)).save(root / name)
+
+
+BESIDE = ("train/cat/a.png", "train/dog/b.png", "val/cat/c.png", "val/dog/d.png")
+
+
+@pytest.mark.parametrize(
+    ("names", "problems", "notes"),
+    [
+        (
+            ("training/cat/x.png",),
+            ["train: passed over 1 image in training, since train is there too; put them together"],
+            [],
+        ),
+        (
+            ("val/x.png", "val/y.png"),
+            ["val: passed over 2 images right in val, such as val/x.png; move them into val/<class>/"],
+            [],
+        ),
+        (("dev/cat/x.png", "dev/x.png"), [], ["passed over 2 images in dev, such as dev/cat/x.png"]),
+        (("x.png",), [], ["passed over 1 image right in the data set's folder, such as x.png"]),
+        (("masks/train/cat/a.png", "train/masks/x.png", "docs/.x.png"), [], []),
+    ],
+)
+def test_images_that_are_passed_over_are_named(
+    tmp_path: Path, names: tuple[str, ...], problems: list[str], notes: list[str]
+) -> None:
+    put(tmp_path, *BESIDE, *names)
+    report = check(tmp_path)
+    assert report.problems == problems
+    assert len(report.notes) == len(notes)
+    assert all(note.startswith(start) for note, start in zip(report.notes, notes, strict=True))
+
+
+def test_images_that_a_split_reaches_by_a_link_are_not_passed_over(tmp_path: Path) -> None:
+    put(tmp_path, *BESIDE, "all/owl/x.png")
+    (tmp_path / "train" / "owl").symlink_to(tmp_path / "all" / "owl", target_is_directory=True)
+    assert check(tmp_path).notes == []
+
+
+@pytest.mark.parametrize("name", ["train", "Test"])
+def test_a_class_named_as_a_split_is_explained(tmp_path: Path, name: str) -> None:
+    put(tmp_path, f"{name}/a.png", "car/b.png")
+    words = (
+        f"{name} is read as the {name.lower()} split, but its images lie right in it; .* if {name} is a class"
+    )
+    with pytest.raises(FcamError, match=words):
+        check(tmp_path)
+
+
+def test_a_size_listed_before_the_photo_was_turned_is_explained(tmp_path: Path) -> None:
+    put(tmp_path, *BESIDE)
+    entry = {"id": 1, "file_name": "val/cat/c.png", "width": 20, "height": 24}
+    (tmp_path / "boxes.json").write_text(json.dumps({"images": [entry], "annotations": []}))
+    assert check(tmp_path).problems == [
+        "val: val/cat/c.png is 24x20, its list says 20x24; correct the list to the size of the photo turned upright by EXIF, "
+        "since boxes are scaled by it"
+    ]
+
+
 def test_boxes_of_images_that_are_not_there_are_noted(tmp_path: Path) -> None:
     for split, color in (("train", 10), ("val", 20)):
         (tmp_path / split / "cat").mkdir(parents=True)

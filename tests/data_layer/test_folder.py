@@ -158,7 +158,7 @@ def test_photos_in_folders_are_turned_upright(tmp_path: Path) -> None:
 
 def test_images_without_class_folder(tmp_path: Path) -> None:
     write_images(tmp_path, "train/a.jpg", "b.jpg")
-    with pytest.raises(FcamError, match="is no data set"):
+    with pytest.raises(FcamError, match="images lie right in it"):
         open_dataset(tmp_path, "train")
     with pytest.raises(FcamError, match="no class folders"):
         classes(tmp_path)

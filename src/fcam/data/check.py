@@ -20,8 +20,6 @@ from fcam.data.split import Split
 from fcam.errors import FcamError
 from fcam.progress import epoch_bar
 
-"""Called after each image with the number of images done and the number of all."""
-
 
 @dataclass(frozen=True)
 class SplitSummary:
@@ -141,6 +139,7 @@ def _read_splits(root: Path, lists: Path | None, own_lists: bool, report: Report
             f"{path.relative_to(root)} holds no image, so it is no class; add its images or remove the folder"
             for path in folder.empty_classes(root)
         ]
+        _check_passed_over(root, report)
         boxes = coco.files_in([root, *(folder.split_folder(root, name) or root for name in names)])
         if boxes and not any(split.boxes for split in found):
             report.notes.append(
@@ -152,6 +151,28 @@ def _read_splits(root: Path, lists: Path | None, own_lists: bool, report: Report
     if any(len(split.classes) == 1 for split in found):
         report.notes.append("there is one class: a decoder can be trained on it, but no classifier")
     return found
+
+
+def _check_passed_over(root: Path, report: Report) -> None:
+    """Images that belong to a split by their folder's name are missing from it; others may lie there on purpose."""
+    for place, images in folder.passed_over(root).items():
+        count = f"{len(images)} image{'s' if len(images) > 1 else ''}"
+        such = images[0].relative_to(root)
+        split = folder.split_named(place.name) if place != root else None
+        own = folder.split_folder(root, split) if split else None
+        if own is None:
+            where = "right in the data set's folder" if place == root else f"in {place.name}"
+            report.notes.append(
+                f"passed over {count} {where}, such as {such}: neither in train, val or test nor in a class"
+            )
+        elif own == place:
+            report.problems.append(
+                f"{split}: passed over {count} right in {own.name}, such as {such}; move them into {own.name}/<class>/"
+            )
+        else:
+            report.problems.append(
+                f"{split}: passed over {count} in {place.name}, since {own.name} is there too; put them together"
+            )
 
 
 def _check_lists(lists: Path, split: Split, report: Report) -> None:
@@ -196,8 +217,11 @@ def _check_image(split: Split, image_id: str, seen: _Seen, report: Report) -> tu
         _check_duplicate(here, same_pixels, "picture", report)
     listed = split.sizes.get(image_id)
     if listed is not None and listed != image.size:
+        turned = split.exif and listed == image.size[::-1]
+        upright = " to the size of the photo turned upright by EXIF" if turned else ""
         report.problems.append(
-            f"{split.name}: {image_id} is {image.width}x{image.height}, its list says {listed[0]}x{listed[1]}"
+            f"{split.name}: {image_id} is {image.width}x{image.height}, its list says {listed[0]}x{listed[1]}; correct "
+            f"the list{upright}, since boxes are scaled by it"
         )
     return image.size
 
@@ -241,7 +265,7 @@ def _check_mask(split: Split, image_id: str, path: Path, size: tuple[int, int], 
     if abs(width * size[1] - height * size[0]) <= 0.5 * (width + height + sum(size)):
         report.notes.append(f"{sentence}: same shape, resized when read")
     else:
-        report.problems.append(f"{sentence}: not the same shape")
+        report.problems.append(f"{sentence}: not the same shape; make it one of the image")
 
 
 def _check_classes(splits: list[Split], report: Report) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from fcam.data import coco
@@ -27,13 +29,8 @@ def read(root: Path, split: str, localization: bool, on_problem: OnProblem = ref
     is malformed.
     """
     found = images_by_split(root)
-    if not found:
-        raise FcamError(
-            f"{root} is no data set: expected metadata/<split>/image_ids.txt, "
-            "train/<class>/<image> or <class>/<image>"
-        )
     if not found.get(split):
-        raise FcamError(f"there is no split {split!r} with images in {root}: found {', '.join(found)}")
+        raise FcamError(_why_none(root, split, found))
     names = class_names(root)
     image_ids = found[split]
     number, level = {name: label for label, name in enumerate(names)}, _class_level(root)
@@ -43,6 +40,23 @@ def read(root: Path, split: str, localization: bool, on_problem: OnProblem = ref
         listed.masks = _masks(root, image_ids)
         coco.add_boxes(listed, [root, split_folder(root, split) or root], on_problem)
     return listed
+
+
+def _why_none(root: Path, split: str, found: Collection[str]) -> str:
+    """Say why a split has no images, where `found` are the splits that have some."""
+    for name in (split,) if found else SPLITS:
+        folder = split_folder(root, name)
+        if folder is not None and any(path.parent == folder for path in files_below(folder)):
+            return (
+                f"{folder} is read as the {name} split, but its images lie right in it; move them into "
+                f"{folder.name}/<class>/, or rename the folder if {folder.name} is a class"
+            )
+    if found:
+        return f"there is no split {split!r} with images in {root}: found {', '.join(found)}"
+    return (
+        f"{root} is no data set: expected metadata/<split>/image_ids.txt, "
+        "train/<class>/<image> or <class>/<image>"
+    )
 
 
 def class_names(root: Path) -> list[str]:
@@ -72,6 +86,25 @@ def empty_classes(root: Path) -> list[Path]:
         if path.is_dir() and path.name not in names and not path.name.startswith(".")
         if splits or not any(path.iterdir())
     ]
+
+
+def passed_over(root: Path) -> dict[Path, list[Path]]:
+    """Return the images that no split lists and that are no masks, by the split's or other folder that holds them.
+
+    Images right in `root` are under `root`; those that a split reaches by a link are listed.
+    """
+    read = {os.path.realpath(root / image_id) for ids in images_by_split(root).values() for image_id in ids}
+    found: dict[Path, list[Path]] = {}
+    for path in files_below(root):
+        top, *below = path.relative_to(root).parts
+        if "masks" not in (top, *below[:1]) and os.path.realpath(path) not in read:
+            found.setdefault(root / top if below else root, []).append(path)
+    return found
+
+
+def split_named(name: str) -> str | None:
+    """Return the split that a folder of this name holds, in any case, or None."""
+    return next((split for split, aliases in _ALIASES.items() if name.lower() in aliases), None)
 
 
 def images_by_split(root: Path) -> dict[str, list[str]]:
