@@ -47,9 +47,9 @@ class BoxScores:
     def thresholds(self) -> dict[str, Any]:
         """The thresholds that are best on this split."""
         return {
-            "max_box_acc": _by_iou(self.box.best_threshold()),
-            "max_box_acc_v2": _by_iou(self.box_v2.best_threshold()),
-            **_top(self.topk and self.topk.best_threshold()),
+            "max_box_acc": _by_iou(self.box.plateau_threshold()),
+            "max_box_acc_v2": _by_iou(self.box_v2.plateau_threshold()),
+            **_top(self.topk and self.topk.plateau_threshold()),
         }
 
     def best(self) -> dict[str, Any]:
@@ -62,10 +62,10 @@ class BoxScores:
 
     def at(self, other: BoxScores) -> dict[str, Any]:
         """Percentages at the thresholds that were best on another split."""
-        top = self.topk and other.topk and self.topk.at_threshold(other.topk.best_threshold())
+        top = self.topk and other.topk and self.topk.at_threshold(other.topk.plateau_threshold())
         return {
-            "max_box_acc": _by_iou(self.box.at_threshold(other.box.best_threshold())),
-            "max_box_acc_v2": self.box_v2.at_threshold(other.box_v2.best_threshold()).mean().item(),
+            "max_box_acc": _by_iou(self.box.at_threshold(other.box.plateau_threshold())),
+            "max_box_acc_v2": self.box_v2.at_threshold(other.box_v2.plateau_threshold()).mean().item(),
             **_top(top),
         }
 
@@ -84,7 +84,7 @@ class PixelScores:
 
     def thresholds(self) -> dict[str, Any]:
         """The threshold that is best on this split; PxAP has none."""
-        return {"piou": round(self.piou.best_threshold().item(), 6)}
+        return {"piou": round(self.piou.plateau_threshold().item(), 6)}
 
     def best(self) -> dict[str, Any]:
         """Percentages over all thresholds, and at the split's own best one."""
@@ -92,7 +92,7 @@ class PixelScores:
 
     def at(self, other: PixelScores) -> dict[str, Any]:
         """Percentage at the threshold that was best on another split."""
-        return {"piou": self.piou.at_threshold(other.piou.best_threshold()).item()}
+        return {"piou": self.piou.at_threshold(other.piou.plateau_threshold()).item()}
 
 
 class MapScores:

@@ -13,6 +13,8 @@ from opencv_oracle import as_scores, best_iou_at, iou, largest_at, make_map
 
 from fcam.errors import FcamError
 from fcam.metrics import MaxBoxAcc, MaxBoxAccV2, best_iou, box_iou, largest_boxes, scale_boxes, threshold_grid
+from fcam.metrics.box_acc import plateau
+from fcam.scores import BoxScores
 
 
 def _split(count: int = 12, size: int = 20, seed: int = 0) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -169,6 +171,34 @@ def test_thresholds_oracle_and_carried_over() -> None:
         test.at_threshold(0.123)
     with pytest.raises(FcamError, match=r"shape \(3,\), got \(2,\)"):
         test.at_threshold(torch.tensor([0.1, 0.2]))
+
+
+@pytest.mark.parametrize(
+    ("curve", "place"),
+    [
+        ([3, 3, 3, 3, 3], 2),
+        ([3, 3, 1, 1, 1], 0),
+        ([3, 1, 3, 3, 3], 3),
+        ([3, 3, 1, 3, 3], 0),
+        ([1, 1, 1, 1, 3], 4),
+        ([[0, 2, 2, 2], [5, 5, 5, 1]], [2, 1]),
+    ],
+)
+def test_the_middle_of_the_longest_plateau(curve: list, place: int | list[int]) -> None:
+    assert plateau(torch.tensor(curve)).tolist() == place
+
+
+def test_a_tie_on_a_tiny_split_does_not_make_the_whole_map_the_box() -> None:
+    map = torch.full((1, 20, 20), 0.2)
+    map[0, 2:18, 2:18] = 0.9
+    metric = MaxBoxAcc(iou=(0.5,))
+    metric.update(map, [torch.tensor([[1, 1, 18, 18]])])
+    assert metric.best_threshold().tolist() == [0.0]
+    assert metric.plateau_threshold().tolist() == [0.499]
+    assert torch.equal(metric.at_threshold(metric.plateau_threshold())[0], metric.compute())
+    scores = BoxScores(torch.device("cpu"), classes=False)
+    scores.update(map, None, None, [torch.tensor([[1, 1, 18, 18]])])
+    assert scores.thresholds()["max_box_acc"]["0.5"] == 0.499
 
 
 @pytest.mark.parametrize(("count", "distinct"), [(1000, 255), (250, 250), (100, 100)])

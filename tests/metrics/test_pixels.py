@@ -114,6 +114,7 @@ def test_precision_recall_and_overlap_at_every_threshold() -> None:
         assert overlap.at_threshold(tau) == iou
     assert overlap.compute() == overlap.curve().max()
     assert overlap.at_threshold(overlap.best_threshold()) == overlap.compute()
+    assert overlap.at_threshold(overlap.plateau_threshold()) == overlap.compute()
     with pytest.raises(FcamError, match=r"0\.33 is not among"):
         overlap.at_threshold(0.33)
     with pytest.raises(FcamError, match=r"0\.33 is not among"):

@@ -128,11 +128,18 @@ class BoxTally(Tally):
         """Return the first threshold that is best for each overlap on this split, (..., iou) in [0, 1)."""
         return self.thresholds()[self.curve().argmax(-1)]
 
+    def plateau_threshold(self) -> Tensor:
+        """Return the best threshold of each overlap to carry over to other images, (..., iou) in [0, 1).
+
+        On few images many thresholds are equally good: it is the middle of the longest run of them.
+        """
+        return self.thresholds()[plateau(self.curve())]
+
     def at_threshold(self, tau: float | Tensor) -> Tensor:
         """Return the percentage correct at a threshold carried over from another split, (..., iou).
 
         Args:
-            tau: one threshold of the grid for all overlaps, or one each, as `best_threshold()` of the metric
+            tau: one threshold of the grid for all overlaps, or one each, as `plateau_threshold()` of the metric
                 of the validation split returns them.
 
         Raises:
@@ -146,6 +153,18 @@ class BoxTally(Tally):
             )
         index = grid_index(self.grid, wanted.expand(curve.shape[:-1]).numpy())
         return curve.gather(-1, torch.from_numpy(index)[..., None])[..., 0]
+
+
+def plateau(curve: Tensor) -> Tensor:
+    """Return the place of the middle of the longest run of maxima of curves (..., T), the first of equals, (...)."""
+
+    def middle(best: np.ndarray) -> int:
+        starts, ends = np.flatnonzero(np.diff(best, prepend=0, append=0)).reshape(-1, 2).T
+        longest = (ends - starts).argmax()
+        return (starts[longest] + ends[longest] - 1) // 2
+
+    best = (curve == curve.amax(-1, keepdim=True)).numpy().astype(np.int8)
+    return torch.from_numpy(np.asarray(np.apply_along_axis(middle, -1, best)))
 
 
 def grid_index(grid: np.ndarray, tau: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fcam.metrics.box_acc import grid_index
+from fcam.metrics.box_acc import grid_index, plateau
 from fcam.metrics.histogram import PixelTally
 
 
@@ -45,6 +45,10 @@ class PIoU(PixelTally):
     def best_threshold(self) -> Tensor:
         """Return the first threshold that is best on this split, a float64 scalar in [0, 1]."""
         return self.thresholds()[self.curve().argmax()]
+
+    def plateau_threshold(self) -> Tensor:
+        """Return the middle of the longest run of thresholds that are best, a float64 scalar in [0, 1]; for other images."""
+        return self.thresholds()[plateau(self.curve())]
 
     def at_threshold(self, tau: float | Tensor) -> Tensor:
         """Return the overlap in percent at a threshold carried over from another split, a float64 scalar.
