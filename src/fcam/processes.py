@@ -1,4 +1,4 @@
-"""The processes of a run: one, or those that `torchrun` started."""
+"""The processes of a run: one, or those that `accelerate launch` or `torchrun` started."""
 
 from __future__ import annotations
 
