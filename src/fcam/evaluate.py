@@ -16,7 +16,7 @@ from fcam.cams.forward import evaluating
 from fcam.config import Precision
 from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset, splits
 from fcam.map_files import MapType, write_maps
-from fcam.model import FCAM
+from fcam.model import FCAM, foreground
 from fcam.precision import autocast
 from fcam.processes import process_state
 from fcam.progress import epoch_bar
@@ -70,7 +70,7 @@ def score_maps(
     if "fcam" in kinds:
         out = model(images)
         logits, features = out.logits, out.features
-        maps["fcam"] = out.maps.float().softmax(1)[:, 1]
+        maps["fcam"] = foreground(out.maps)
     else:
         logits, features = model.classifier(images)
     if "center" in kinds:
