@@ -175,12 +175,18 @@ def test_bad_weights_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "text.safetensors").write_text("x")
     torch.save(Path("x"), tmp_path / "object.pth")
     torch.save([torch.zeros(1)], tmp_path / "list.pth")
-    for name in ("text.pth", "text.safetensors", "object.pth", "list.pth", "absent.pth"):
+    torch.save(
+        {"epoch": 3, "student": {"a": torch.zeros(1)}, "teacher": {"a": torch.zeros(1)}}, tmp_path / "two.pth"
+    )
+    for name in ("text.pth", "text.safetensors", "object.pth", "list.pth", "two.pth", "absent.pth"):
         with pytest.raises(FcamError, match=re.escape(name)):
             read_weights(tmp_path / name)
     state = models.resnet18(weights=None).state_dict()
     save_file(state, tmp_path / "other.safetensors")
-    with pytest.raises(FcamError, match=r"other.safetensors does not fit ResNet50: .*and \d+ more"):
+    with pytest.raises(
+        FcamError,
+        match=r"other.safetensors does not fit ResNet50: \d+ of its \d+ keys match; .* is missing \(and \d+ more",
+    ):
         build_backbone("resnet50", pretrained=tmp_path / "other.safetensors")
 
 

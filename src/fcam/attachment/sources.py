@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fcam.backbones import lite0
 from fcam.backbones.base import IMAGENET_MEAN, IMAGENET_STD
 from fcam.backbones.timm_backbone import check_name
-from fcam.backbones.weights import fetch, load_checked, read_weights
+from fcam.backbones.weights import fetch, load_checked, read_weights, without_prefix
 from fcam.cams.forward import answer_of, evaluating, logits_of
 from fcam.errors import FcamError, cut
 
@@ -47,18 +47,19 @@ def build(
         source: "torchvision:resnet18", "timm:NAME", or "module.path:factory", a function or class that returns the
             module; it is imported (the current folder counts) and called, with `num_classes` where it takes that.
         num_classes: outputs; None takes as many as `weights` have, or the source's own number.
-        weights: a `.safetensors` file, or a `torch.save`d state dict, which is read without running code in it.
+        weights: a `.safetensors` file, or a `torch.save`d state dict, which is read without running code in it; in a
+            trainer's checkpoint it may lie beside other things, and its keys behind a common prefix.
         pretrained: the library's own ImageNet weights, where no file is given.
 
     Raises `FcamError` for unknown names, factories that fail, and weights that do not fit.
     """
     make = _maker(source)
-    state = _plain_keys(read_weights(weights)) if weights else None
+    state = read_weights(weights) if weights else None
     if state is not None and num_classes is None:
         num_classes = _rows(make, state)
     model = make(num_classes, pretrained and state is None)
     if state is not None:
-        load_checked(model, state, str(weights))
+        load_checked(model, without_prefix(state, model.state_dict()), str(weights))
     return model.eval()
 
 
@@ -148,20 +149,12 @@ def _takes_classes(factory: Any) -> bool:
         return False
 
 
-def _plain_keys(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keys without what DataParallel and torch.compile put before every one of them."""
-    for prefix in ("module.", "_orig_mod."):
-        if all(key.startswith(prefix) for key in state):
-            state = {key.removeprefix(prefix): value for key, value in state.items()}
-    return state
-
-
 def _rows(make: Callable[[int | None, bool], nn.Module], state: dict[str, Tensor]) -> int | None:
     """Number of classes in `state`: the rows of the weight that comes last in the model's own order."""
     own = _without_memory(lambda: make(None, False))
     if own is None:
         return None
-    last = _last_weight(own)
+    last, state = _last_weight(own), without_prefix(state, own.state_dict())
     rows = state[last].shape[0] if last in state else None
     return None if rows == _last_rows(own) else rows
 

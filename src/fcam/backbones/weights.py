@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fcam.errors import FcamError, cut
+from fcam.errors import FcamError, cut, shown
 
 State = Mapping[str, Tensor]
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+"""Under these names trainers keep a state dict beside other things; the first that is there is taken."""
 
 
 def fetch(name: str, download: Callable[[], Any]) -> Any:
@@ -34,7 +36,8 @@ def fetch(name: str, download: Callable[[], Any]) -> Any:
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Read a state dict from a `.safetensors` or `torch.save` file; nothing in it is executed.
 
-    Raises `FcamError` when the file is missing, unreadable or not a state dict.
+    A trainer's checkpoint holds it under one of `WRAPPERS`, or as the only state dict among other things. Raises
+    `FcamError` when the file is missing, unreadable or without a state dict.
     """
     path = Path(path)
     if not path.is_file():
@@ -54,36 +57,63 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             f"the weights file {path} is damaged or holds more than tensors, and was not loaded; "
             "save its state dict as .safetensors and pass that"
         ) from error
-    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
-        state = state["state_dict"]
-    if not isinstance(state, Mapping) or not all(
-        isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()
-    ):
-        raise FcamError(f"the weights file {path} is not a state dict (names to tensors); save one first")
-    return dict(state)
+    if _is_state(state):
+        return dict(state)
+    inside = {k: v for k, v in state.items() if _is_state(v)} if isinstance(state, Mapping) else {}
+    name = next((name for name in (*WRAPPERS, *inside) if name in inside), None)
+    if name is None or (len(inside) > 1 and name not in WRAPPERS):
+        holds = (
+            f"a {type(state).__name__} of {shown(list(state))}"
+            if isinstance(state, Mapping)
+            else f"a {type(state).__name__}"
+        )
+        raise FcamError(
+            f"the weights file {path} holds {holds}, and no state dict (names to tensors) under one of {', '.join(WRAPPERS)}; "
+            "save the network's state dict alone"
+        )
+    return dict(inside[name])
+
+
+def _is_state(value: Any) -> bool:
+    """Whether this is a state dict: names to tensors."""
+    return (
+        isinstance(value, Mapping)
+        and len(value) > 0
+        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items())
+    )
+
+
+def without_prefix(state: dict[str, Tensor], own: Collection[str]) -> dict[str, Tensor]:
+    """`state` without what a trainer put before every key, such as "model." or "module.", so far as the rest are `own` keys."""
+    first = next(iter(state))
+    prefixes = ["", *(first[: place + 1] for place, letter in enumerate(first) if letter == ".")]
+    common = [prefix for prefix in prefixes if all(key.startswith(prefix) for key in state)]
+    prefix = max(common, key=lambda prefix: sum(prefix + name in state for name in own))
+    return {key.removeprefix(prefix): value for key, value in state.items()}
 
 
 def load_checked(module: nn.Module, state: State, source: str, allow_missing: tuple[str, ...] = ()) -> None:
     """Load `state` into `module`; every key and shape must fit, but keys under `allow_missing` may lack.
 
-    Raises `FcamError` naming the first keys that are missing, unexpected or of another shape.
+    Raises `FcamError` with the number of keys that fit, and the first that is missing, unexpected or of another shape.
     """
     own = module.state_dict()
-    problems = [
-        f"{key} is missing"
-        for key in own
-        if key not in state and not key.startswith(allow_missing or ("\0",))
+    missing = [
+        f"{k} is missing" for k in own if k not in state and not k.startswith(allow_missing or ("\0",))
     ]
-    problems += [f"{key} is unexpected" for key in state if key not in own]
-    problems += [
+    unexpected = [f"{k} is unexpected" for k in state if k not in own]
+    shapes = [
         f"{key} has shape {tuple(value.shape)} instead of {tuple(own[key].shape)}"
         for key, value in state.items()
         if key in own and value.shape != own[key].shape
     ]
-    if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+    if problems := [kind for kind in (missing, unexpected, shapes) if kind]:
+        fit = len(state) - len(unexpected) - len(shapes)
+        examples = "; ".join(
+            kind[0] + (f" (and {len(kind) - 1} more)" if len(kind) > 1 else "") for kind in problems
+        )
         raise FcamError(
-            f"{source} does not fit {type(module).__name__}: {'; '.join(problems[:3])}{more}; "
+            f"{source} does not fit {type(module).__name__}: {fit} of its {len(own)} keys match; {examples}; "
             "check that both name the same architecture"
         )
     module.load_state_dict(dict(state), strict=False)
