@@ -21,7 +21,8 @@ class Planted(nn.Module):
         self.fc = nn.Linear(3, 3, bias=False)
         with torch.no_grad():
             self.fc.weight.copy_(torch.eye(3) * 8)
-        self.classifier = SimpleNamespace(head=SimpleNamespace(linear_weight=lambda: self.fc.weight))
+        head = SimpleNamespace(linear_weight=lambda: self.fc.weight)
+        self.classifier = SimpleNamespace(head=head, probabilities=lambda logits: logits.softmax(1))
         self.shapes: list[tuple[int, ...]] = []
 
     def forward(self, images: Tensor) -> FCAMOutput:

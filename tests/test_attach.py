@@ -462,3 +462,93 @@ def test_a_second_normalisation_is_the_librarys_own() -> None:
         )
         assert sources.identify(network, 3) == name
     assert sources.build("torchvision:googlenet", 3).transform_input is True
+
+
+def ending(last: str, classes: int) -> nn.Module:
+    """A small network that ends in something that makes probabilities."""
+
+    class Ending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU()
+            )
+            self.fc, self.last = nn.Conv2d(8, classes, 1), nn.Softmax(1)
+
+        def logits(self, x: Tensor) -> Tensor:
+            return 20 * self.fc(F.adaptive_avg_pool2d(self.body(x), 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.logits(x)
+            if last == "layer":
+                return self.last(x).flatten(1)
+            x = x.squeeze(3).squeeze(2)
+            if last == "logarithm":
+                return F.log_softmax(x, dim=-1)
+            if last == "sigmoid":
+                return torch.sigmoid(x)
+            x = x.exp()
+            return x / x.sum(1, keepdim=True)
+
+    torch.manual_seed(3)
+    return Ending().eval()
+
+
+@pytest.mark.parametrize(
+    ("last", "classes"), [("layer", 4), ("logarithm", 4), ("sigmoid", 4), ("sigmoid", 1), ("by hand", 4)]
+)
+def test_probabilities_are_those_of_the_network(
+    last: str, classes: int, images: Tensor, tmp_path: Path
+) -> None:
+    yours = ending(last, classes)
+    attach(yours, image_size=SIDE).save_pretrained(tmp_path)
+    for model in (attach(yours, image_size=SIDE).eval(), fcam.FCAM.from_pretrained(tmp_path, yours)):
+        with torch.no_grad():
+            own, out = yours(images), model(images)
+        want = own.exp() if last == "logarithm" else own
+        torch.testing.assert_close(model.classifier.probabilities(out.logits), want)
+        if last == "by hand":
+            assert "probabilities already" in model.classifier.describe()  # type: ignore[operator]
+            continue
+        torch.testing.assert_close(out.logits, yours.logits(images).flatten(1).detach())
+        assert "closed form" not in model.classifier.describe()  # type: ignore[operator] # 20 times a layer is not linear
+
+
+@pytest.mark.parametrize("method", ["cam", "layercam", "scorecam"])
+def test_maps_are_those_of_the_logits_before_a_softmax(method: str, images: Tensor) -> None:
+    layers = [
+        nn.Conv2d(3, 8, 3, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, 2, 1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+    ]
+    torch.manual_seed(0)
+    plain = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 4)).eval()
+    for last in (nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid()):
+        yours = nn.Sequential(*plain, last).eval()
+        assert fcam.explain_target(yours, images).closed_form
+        torch.testing.assert_close(
+            fcam.cam(yours, images, 1, method, normalize=False),
+            fcam.cam(plain, images, 1, method, normalize=False),
+        )
+    model = attach(yours, image_size=SIDE)
+    assert "closed form" in model.classifier.describe()  # type: ignore[operator]
+
+
+def test_one_output_serves_two_classes(images: Tensor, tmp_path: Path) -> None:
+    yours = nn.Sequential(*ending("layer", 1).body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1))
+    attach(yours, image_size=SIDE, classes=["no", "yes"]).save_pretrained(tmp_path)
+    model = fcam.FCAM.from_pretrained(tmp_path, yours)
+    with torch.no_grad():
+        yes = yours(images).sigmoid()
+        found = model.classifier.probabilities(model(images).logits)
+    torch.testing.assert_close(found, torch.cat((1 - yes, yes), 1))
+    maps = fcam.cam(model, images, [[0, 1]] * len(images), normalize=False)
+    torch.testing.assert_close(maps[:, 1], fcam.cam(yours, images, 0, normalize=False) / 2)
+    torch.testing.assert_close(maps[:, 0], -maps[:, 1])
+
+
+def test_a_flat_output_says_what_to_do(images: Tensor) -> None:
+    with pytest.raises(fcam.FcamError, match=r"unsqueeze\(1\)"):
+        fcam.cam(nn.Sequential(nn.Conv2d(3, 1, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(0)), images)

@@ -149,7 +149,7 @@ def test_sides_can_be_switched_off_and_sizes_need_not_be_square():
     [
         (SeedConfig(n_minus=1.5), "n_minus"),
         (SeedConfig(erosion=4), "erosion"),
-        (SeedConfig(background_pixels=-1), "negative"),
+        (SeedConfig(background_pixels=-1), "background_pixels is -1; take 0 or more"),
     ],
 )
 def test_options_out_of_range_are_named(config, word):

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from fcam.attachment.sources import with_new_layer
+from fcam.attachment.sources import build, with_new_layer
 from fcam.cli import main
 from fcam.config import TrainConfig
 from fcam.data.synthetic import class_names
@@ -40,13 +40,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "birds_net", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    from birds_net import build  # type: ignore[import-not-found]
+    from birds_net import build as make  # type: ignore[import-not-found]
 
     torch.manual_seed(0)
-    save_file(build().state_dict(), tmp_path / "two.safetensors")
-    save_file(build(5).state_dict(), tmp_path / "five.safetensors")
+    save_file(make().state_dict(), tmp_path / "two.safetensors")
+    save_file(make(5).state_dict(), tmp_path / "five.safetensors")
     torch.save(
-        {"state_dict": {f"module.{k}": v for k, v in build().state_dict().items()}}, tmp_path / "two.pth"
+        {"state_dict": {f"module.{k}": v for k, v in make().state_dict().items()}}, tmp_path / "two.pth"
     )
     return tmp_path
 
@@ -136,6 +136,29 @@ def test_pth_files_and_other_class_counts(config: TrainConfig, own: Path) -> Non
     assert "classifier.head.rest.11.weight" in load_file(first / "model" / "model.safetensors")
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "prefix"),
+    [
+        ("state_dict", "model."),
+        ("model", ""),
+        ("model_state_dict", "module._orig_mod."),
+        ("net", "backbone."),
+    ],
+)
+def test_weights_are_found_in_the_files_of_other_trainers(own: Path, wrapper: str, prefix: str) -> None:
+    yours = load_file(own / "five.safetensors")
+    state = {f"{prefix}{key}": value for key, value in yours.items()}
+    torch.save({wrapper: state, "epoch": 3, "optimizer": {"state": {0: {"step": 1}}}}, own / "trained.ckpt")
+    found = build("birds_net:build", weights="trained.ckpt").state_dict()
+    assert all(torch.equal(found[key], value) for key, value in yours.items())
+    state[f"{prefix}more"] = state.pop(f"{prefix}0.weight")
+    torch.save({wrapper: state}, own / "trained.ckpt")
+    with pytest.raises(
+        FcamError, match="9 of its 10 keys match; 0.weight is missing; more is unexpected; check"
+    ):
+        build("birds_net:build", weights="trained.ckpt")
+
+
 def test_a_new_head_is_trained_before_the_decoder(config: TrainConfig, own: Path) -> None:
     run = train(dataclasses.replace(config, weights="five.safetensors", new_head=True))
     records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
@@ -144,6 +167,28 @@ def test_a_new_head_is_trained_before_the_decoder(config: TrainConfig, own: Path
     assert state["classifier.head.rest.11.weight"].shape == (2, 10)
     assert torch.equal(state["classifier.backbone.body.0.weight"], yours["0.weight"])
     assert FCAM.from_pretrained(run, classifier="birds_net:build").classifier.num_classes == 2
+
+
+def test_one_output_is_trained_with_two_folders(
+    config: TrainConfig, own: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = (own / "birds_net.py").read_text().replace("num_classes=2", "num_classes=1")
+    (own / "birds_net.py").write_text(text.replace(", num_classes))", ", num_classes), nn.Sigmoid())"))
+    sys.modules.pop("birds_net")
+    names = class_names(2)
+    (own / "names.txt").write_text(f"{names[1]}\n{names[0]}\n")
+    torch.manual_seed(0)
+    save_file(build("birds_net:build").state_dict(), own / "one.safetensors")
+    run = train(dataclasses.replace(config, weights="one.safetensors", class_names="names.txt"))
+    said = capfd.readouterr().err
+    assert "sigmoid of the one output for class 1" in said
+    assert f"outputs and classes: 1 {names[0]}, 0 {names[1]}" in said
+    model = FCAM.from_pretrained(run, classifier="birds_net:build")
+    images = torch.rand(3, 3, 64, 64)
+    network = build("birds_net:build", weights="one.safetensors")
+    with torch.no_grad():
+        found = model.classifier.probabilities(model(images).logits)
+        torch.testing.assert_close(found[:, :1], network(images))
 
 
 def test_names_of_libraries_need_no_code_to_load(config: TrainConfig, own: Path) -> None:

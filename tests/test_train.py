@@ -18,12 +18,13 @@ from safetensors.torch import load_file
 
 from fcam.cams import interpolated
 from fcam.cli import main
-from fcam.config import LossConfig, OptimizerConfig, SeedConfig, StageConfig
+from fcam.config import LossConfig, ModelConfig, OptimizerConfig, SeedConfig, StageConfig
 from fcam.data import open_dataset
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.run import Run, load_config
 from fcam.stages import ClassifierStage, DecoderStage
+from fcam.start import settle
 from fcam.train import _learning_rate, train
 from launched import in_two_processes
 
@@ -202,6 +203,19 @@ def test_one_class_teaches_no_classifier(tiny_config, tmp_path, capsys):
     assert "one class" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("split", [True, False])
+def test_a_class_without_a_training_photo_is_refused(tiny_config, tmp_path, split):
+    for name, count in (("cat", 9), ("dog", 9), ("emu", 1)):
+        folder = tmp_path / "set" / ("train" if split and name != "emu" else "test" if split else "") / name
+        folder.mkdir(parents=True)
+        for i in range(count):  # emu/4.png falls to val
+            Image.new("RGB", (40, 40), (i, 9, 90)).save(folder / f"{4 + i}.png")
+    config = dataclasses.replace(tiny_config, data=str(tmp_path / "set"), out=str(tmp_path / "run"))
+    with pytest.raises(FcamError, match="shows the class 'emu', so"):
+        train(config)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_second_run_in_the_same_folder_is_refused(tiny_run, tiny_config):
     with pytest.raises(FcamError, match="--resume"):
         train(dataclasses.replace(tiny_config, out=str(tiny_run)))
@@ -265,11 +279,69 @@ def test_a_resumed_run_remembers_where_its_data_moved(tiny_run, tiny_config, dra
             {"stage1": StageConfig(optimizer=OptimizerConfig(step_epochs=0))},
             "--stage1.optimizer.step-epochs is 0",
         ),
+        *(
+            ({group: kind(**{name: value})}, f"--{group}.{name.replace('_', '-')} is {value}")
+            for group, kind, name, value in (
+                ("model", ModelConfig, "output_stride", 0),
+                ("seeds", SeedConfig, "foreground_pixels", -1),
+                ("seeds", SeedConfig, "erosion_iterations", -1),
+                ("seeds", SeedConfig, "peak", 1.0),
+                ("loss", LossConfig, "entropy", -0.1),
+                ("loss", LossConfig, "sigma_rgb", 0.0),
+                ("loss", LossConfig, "sigma_xy", -1.0),
+                ("loss", LossConfig, "barrier_t", 0.0),
+                ("loss", LossConfig, "barrier_growth", 0.0),
+                ("loss", LossConfig, "barrier_max", 0.0),
+                ("stage1", StageConfig, "batch_size", 0),
+                ("stage2", StageConfig, "accumulate", 0),
+            )
+        ),
+        *(
+            (
+                {"stage1": StageConfig(optimizer=OptimizerConfig(**{name: value}))},
+                f"--stage1.optimizer.{option} is {value}",
+            )
+            for name, option, value in (
+                ("lr", "lr", 0.0),
+                ("late_ratio", "late-ratio", -1.0),
+                ("momentum", "momentum", 1.0),
+                ("clip_norm", "clip-norm", -1.0),
+                ("min_lr", "min-lr", -1.0),
+            )
+        ),
+        ({"seeds": SeedConfig(erosion=4)}, "--seeds.erosion is 4; take an odd number"),
+        ({"seeds": SeedConfig(dilation=-3)}, "--seeds.dilation is -3; take an odd number, 1 or more"),
+        ({"model": ModelConfig(decoder_channels=(8, 0))}, "--model.decoder-channels is 0"),
+        ({"model": ModelConfig(mean=(0.5, 0.5, 0.5))}, "mean and std go together"),
+        ({"model": ModelConfig(mean=(0.5,) * 3, std=(0.2,) * 3)}, "--model.mean belongs to --classifier"),
+        ({"crop": 80}, "--crop is 80 and --resize 73"),
+        (
+            {"stage2": StageConfig(optimizer=OptimizerConfig(lr=1e-9))},
+            "--stage2.optimizer.min-lr is 1e-07 and --stage2.optimizer.lr 1e-09",
+        ),
+        ({"loss": LossConfig(barrier_t=20)}, "--loss.barrier-t is 20 and --loss.barrier-max 10"),
+        ({"loss": LossConfig(alpha=0, crf=0, size=0)}, "no term of the loss is on in epoch 1"),
+        (
+            {"loss": LossConfig(crf=0, size=0, alpha_epochs=(0, 1), entropy_epochs=(0, 5))},
+            "no term of the loss is on in epoch 2",
+        ),
+        (
+            {"loss": LossConfig(crf_epochs=(3, -1))},
+            "--loss.crf-epochs is 3 -1, which holds no epoch of 1 to 2",
+        ),
+        ({"loss": LossConfig(size_epochs=(2, 1))}, "--loss.size-epochs is 2 1"),
+        ({"seeds": SeedConfig(foreground_pixels=0, n_minus=0)}, "draw no pixel at all"),
+        ({"mosaics": 0.1}, "--mosaics 0.1 makes none of a batch of 4; take 0.25 or more"),
     ],
 )
-def test_settings_that_no_run_can_do_with_are_found_first(tiny_config, tmp_path, change, words):
+def test_settings_that_no_run_can_do_with_are_found_first(tiny_config, change, words):
     with pytest.raises(FcamError, match=words):
-        train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), **change))
+        settle(dataclasses.replace(tiny_config, **change))
+
+
+def test_wrong_settings_write_nothing(tiny_config, tmp_path):
+    with pytest.raises(FcamError, match="--crop is 80"):
+        train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), crop=80))
     assert not (tmp_path / "run").exists()
 
 

@@ -19,11 +19,6 @@ class ClassifierOutput(NamedTuple):
     features: list[Tensor]
 
 
-def probabilities(logits: Tensor) -> Tensor:
-    """Scores of classes (B, K) in [0, 1] from logits (B, K): softmax, and of a single output, which says yes or no, sigmoid."""
-    return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)
-
-
 class Classifier(nn.Module):
     """Backbone and pooling head; `forward(images (B, 3, H, W) in [0, 1])` gives a `ClassifierOutput`."""
 
@@ -50,6 +45,10 @@ class Classifier(nn.Module):
     def forward(self, images: Tensor) -> ClassifierOutput:
         features = self.backbone(images)
         return ClassifierOutput(self.head(features[-1]), features)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Scores of classes (B, K) in [0, 1] from logits (B, K)."""
+        return self.head.probabilities(logits)
 
     def config(self) -> dict[str, Any]:
         """All that is needed to build this classifier again, as JSON values."""

@@ -6,8 +6,13 @@ departs from the paper it says `code`.
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import typing
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cache
+from typing import Annotated, Any, Literal
 
 CamMethod = Literal["cam", "gradcam", "gradcampp", "smoothgradcampp", "xgradcam", "layercam"]
 Precision = Literal["auto", "no", "bf16", "fp16"]
@@ -18,16 +23,53 @@ ALWAYS: EpochWindow = (0, -1)
 
 
 @dataclass(frozen=True)
+class Within:
+    """What a number may be: from `low` to `high`, these included unless `above` or `below` say otherwise; `odd` as well."""
+
+    low: float
+    high: float
+    above: bool = False
+    below: bool = False
+    odd: bool = False
+
+    def __contains__(self, number: float) -> bool:
+        low = self.low < number if self.above else self.low <= number
+        high = number < self.high if self.below else number <= self.high
+        return low and high and not (self.odd and number % 2 == 0)
+
+    def __str__(self) -> str:
+        kind = "an odd number, " if self.odd else ""
+        low = f"more than {self.low:g}" if self.above else f"{self.low:g} or more"
+        return f"{kind}{low}, and {'less than' if self.below else 'at most'} {self.high:g}"
+
+
+Share = Annotated[float, Within(0, 1)]
+PartialShare = Annotated[float, Within(0, 1, below=True)]
+"""A share of which the whole makes no sense."""
+Weight = Annotated[float, Within(0, 1e12)]
+NotNegative = Annotated[float, Within(0, 1e6)]
+Positive = Annotated[float, Within(0, 1e6, above=True)]
+Count = Annotated[int, Within(1, 1e9)]
+Natural = Annotated[int, Within(0, 1e9)]
+Side = Annotated[int, Within(32, 16384)]
+"""Side of an image in pixels."""
+Sharpness = Annotated[float, Within(1e-6, 1e6)]
+"""t of the log-barrier, which divides by its square."""
+OddSide = Annotated[int, Within(1, 16383, odd=True)]
+"""Side of a square around a pixel."""
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """The network: a classifier and the decoder on its features."""
 
     backbone: str = "resnet50"
     """resnet50, vgg16, inceptionv3 (their WSOL forms), tf_efficientnet_lite0, or timm:NAME; `own` with --classifier."""
-    output_stride: int = 8
+    output_stride: Count = 8
     """Strides are removed from the deepest on until the top map is this much smaller than the image (timm backbones)."""
     head: Literal["wgap", "gap", "maxpool", "logsumexp", "wildcat"] = "wgap"
     """Pooling head; the paper's tables use `wgap`, global average pooling and a linear layer."""
-    decoder_channels: tuple[int, ...] | None = None
+    decoder_channels: Annotated[tuple[int, ...] | None, Within(1, 65536)] = None
     """Channels of the decoder blocks, deep to shallow; None takes the preset of the backbone."""
     pretrained: bool = True
     """Start from ImageNet weights."""
@@ -43,21 +85,21 @@ class ModelConfig:
 class SeedConfig:
     """Sampling regions and pixels (paper, eq. 1 and 2)."""
 
-    n_minus: float = 0.3
+    n_minus: Share = 0.3
     """n⁻: share of the image, lowest activations first, that background pixels are drawn from; 0.1 to 0.7 by validation."""
-    foreground_pixels: int = 1
+    foreground_pixels: Natural = 1
     """Pixels drawn from C⁺ per image and step."""
-    background_pixels: int = 1
+    background_pixels: Natural = 1
     """Pixels drawn from C⁻ per image and step."""
-    erosion: int = 11
+    erosion: OddSide = 11
     """Side of the square that erodes C⁺ before drawing (code); 1 turns it off, as the paper has it."""
-    erosion_iterations: int = 1
+    erosion_iterations: Natural = 1
     """How often the erosion is applied."""
-    dilation: int = 3
+    dilation: OddSide = 3
     """Side of the square that each drawn pixel grows to (code); 1 turns it off, as the paper has it."""
     foreground_rule: Literal["otsu", "peak"] = "otsu"
     """C⁺ is everything above Otsu's threshold (paper), or above `peak` times the maximum (ours)."""
-    peak: float = 0.7
+    peak: PartialShare = 0.7
     """Share of the maximum for the `peak` rule."""
 
 
@@ -65,29 +107,29 @@ class SeedConfig:
 class LossConfig:
     """Pixel alignment loss (paper, eq. 3); a weight of 0 turns a term off. Windows are (first, last) epochs from 1, -1 open."""
 
-    alpha: float = 1.0
+    alpha: Weight = 1.0
     """α: weight of the partial cross-entropy on the drawn pixels."""
     alpha_epochs: EpochWindow = ALWAYS
-    crf: float = 1.2e-9
+    crf: Weight = 1.2e-9
     """λ of the CRF loss for a filter that returns the true Gaussian sum; the paper's 2e-9 belongs to a lattice with a gain
     of about 0.6 (docs/crf.md)."""
     crf_epochs: EpochWindow = ALWAYS
-    sigma_rgb: float = 15.0
+    sigma_rgb: Positive = 15.0
     """Colour bandwidth of the CRF kernel in 8-bit levels."""
-    sigma_xy: float = 100.0
+    sigma_xy: Positive = 100.0
     """Position bandwidth of the CRF kernel in pixels."""
     crf_filter: Literal["gaussian", "lattice"] = "gaussian"
     """gaussian: the true sum; lattice: the permutohedral lattice of the authors' code (use λ = 2e-9 with it)."""
-    size: float = 0.1
+    size: Weight = 0.1
     """Weight of the absolute size constraint (code; the paper states none)."""
     size_epochs: EpochWindow = ALWAYS
-    barrier_t: float = 1.0
+    barrier_t: Sharpness = 1.0
     """Initial t of the extended log-barrier."""
-    barrier_growth: float = 1.01
+    barrier_growth: Annotated[float, Within(1, 1e6)] = 1.01
     """Factor on t after every epoch."""
-    barrier_max: float = 10.0
+    barrier_max: Sharpness = 10.0
     """Upper bound of t."""
-    entropy: float = 0.0
+    entropy: Weight = 0.0
     """Weight of the mean pixel entropy; off in the paper."""
     entropy_epochs: EpochWindow = ALWAYS
 
@@ -96,18 +138,18 @@ class LossConfig:
 class OptimizerConfig:
     """SGD with momentum and the step schedule of the WSOL benchmark."""
 
-    lr: float = 0.01
-    momentum: float = 0.9
+    lr: Positive = 0.01
+    momentum: PartialShare = 0.9
     nesterov: bool = True
-    weight_decay: float = 1e-4
-    late_ratio: float = 10.0
+    weight_decay: NotNegative = 1e-4
+    late_ratio: Positive = 10.0
     """Factor on the learning rate of the head and the backbone's late layers in stage 1."""
     schedule: Literal["step", "constant", "cosine"] = "step"
-    step_epochs: int = 15
+    step_epochs: Count = 15
     """`step` multiplies the rate by gamma after every so many epochs."""
-    gamma: float = 0.1
-    min_lr: float = 1e-7
-    clip_norm: float = 0.0
+    gamma: NotNegative = 0.1
+    min_lr: NotNegative = 1e-7
+    clip_norm: NotNegative = 0.0
     """Largest gradient norm; 0 leaves gradients as they are, as the paper does."""
 
 
@@ -116,12 +158,12 @@ class StageConfig:
     """One of the two training stages."""
 
     epochs: int = 50
-    batch_size: int = 32
+    batch_size: Count = 32
     """Images per step and process."""
-    accumulate: int = 1
+    accumulate: Count = 1
     """Steps whose gradients are added up before the weights move."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    average: float = 0.0
+    average: Share = 0.0
     """Share that the moving average of the weights keeps per step (ours); 0 keeps the last weights, as the paper does."""
     select: SelectionMetric = "max_box_acc"
     """Metric on `val` by which the epoch is chosen; the first epoch that reaches the maximum wins."""
@@ -161,20 +203,39 @@ class TrainConfig:
     stage2: StageConfig = field(
         default_factory=lambda: StageConfig(optimizer=OptimizerConfig(schedule="constant"))
     )
-    mosaics: float = 0.0
+    mosaics: Annotated[float, Within(0, 10)] = 0.0
     """Mosaics that stage 2 adds to a batch, as a share of its images: four of them two by two, for objects that are small or
     not in the middle (ours; the paper has none)."""
-    resize: int = 256
+    resize: Side = 256
     """Training images are resized to this square, ..."""
-    crop: int = 224
+    crop: Side = 224
     """... and cropped to this one; evaluation resizes to it."""
-    seed: int = 0
+    seed: Annotated[int, Within(0, 2**32 - 1)] = 0
     precision: Precision = "auto"
     """no is float32; bf16 and fp16 are autocast; auto is bf16 where the processor multiplies it natively, else float32."""
-    workers: int = 2
+    workers: Annotated[int, Within(0, 1024)] = 2
     """Data loading processes."""
     compile: bool = False
     """torch.compile the network."""
     tensorboard: bool = False
     resume: bool = False
     """Go on with an interrupted run in `out`."""
+
+
+def wrong_numbers(group: Any, place: str = "") -> Iterator[tuple[str, float, str]]:
+    """Each number of a group of settings that no run can do with: its dotted name, its value, and what it may be."""
+    for name, kind in _annotated(type(group)).items():
+        value = getattr(group, name)
+        if dataclasses.is_dataclass(value):
+            yield from wrong_numbers(value, f"{place}{name}.")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                yield f"{place}{name}", number, "give a number"
+            elif isinstance(number, int | float):
+                rules = [rule for rule in getattr(kind, "__metadata__", ()) if number not in rule]
+                yield from ((f"{place}{name}", number, f"take {rule}") for rule in rules)
+
+
+@cache
+def _annotated(group: type) -> dict[str, Any]:
+    return typing.get_type_hints(group, include_extras=True)

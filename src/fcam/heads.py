@@ -14,9 +14,14 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 class Head(nn.Module):
-    """A pooling head: `forward(top (B, C, h, w))` gives logits (B, K), `class_maps(top)` (B, K, h, w)."""
+    """A pooling head: `forward(top (B, C, h, w))` gives logits (B, K), `class_maps(top)` (B, K, h, w).
+
+    Attributes:
+        scores: how logits become scores of classes: "softmax", "sigmoid" of each, or "given", as they are.
+    """
 
     name: ClassVar[str]
+    scores: str = "softmax"
 
     def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
@@ -33,6 +38,12 @@ class Head(nn.Module):
     def has_class_maps(self) -> bool:
         """Whether `class_maps` can be called; heads with hidden layers have no such maps."""
         return True
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Scores of classes (B, K) in [0, 1] from logits (B, K); a single one, which says yes or no, has no softmax."""
+        if self.scores == "given":
+            return logits
+        return logits.sigmoid() if self.scores == "sigmoid" or logits.shape[1] == 1 else logits.softmax(1)
 
     def linear_weight(self) -> Tensor | None:
         """The weight (K, C) where the head is average pooling and one linear layer, else None."""

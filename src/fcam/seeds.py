@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fcam.config import SeedConfig
+from fcam.config import SeedConfig, wrong_numbers
 from fcam.errors import FcamError
 
 IGNORE = -255
@@ -156,15 +156,8 @@ def _check(cams: Tensor, config: SeedConfig) -> None:
         raise FcamError(
             f"seeds need CAMs of shape (B, H, W), got {tuple(cams.shape)}; upsample them to the image first"
         )
-    if not 0 <= config.n_minus <= 1:
-        raise FcamError(f"n_minus is a share of the image between 0 and 1, got {config.n_minus}")
-    for name in ("erosion", "dilation"):
-        if getattr(config, name) < 1 or getattr(config, name) % 2 == 0:
-            raise FcamError(
-                f"{name} is the odd side of a square (1 turns it off), got {getattr(config, name)}"
-            )
-    if min(config.foreground_pixels, config.background_pixels) < 0:
-        raise FcamError("foreground_pixels and background_pixels cannot be negative")
+    for name, value, rule in wrong_numbers(config):
+        raise FcamError(f"{name} is {value}; {rule}")
 
 
 @torch.no_grad()

@@ -4,45 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fcam.attachment import sources
-from fcam.attachment.attach import attach
+from fcam.attachment.attach import attach, checked_normalization
 from fcam.attachment.attached import AttachedClassifier
-from fcam.config import StageConfig, TrainConfig
+from fcam.config import LossConfig, StageConfig, TrainConfig, wrong_numbers
 from fcam.data import EvalTransform, open_dataset
+from fcam.data.split import Split
 from fcam.decoder import Decoder, decoder_channels
 from fcam.errors import FcamError, shown
+from fcam.losses.total import TERMS, terms_on
 from fcam.model import FCAM
 from fcam.progress import say
 from fcam.registry import create_model
 
 OWN = "own"
 """`ModelConfig.backbone` of a run on a given classifier."""
-RANGES = {
-    "lr": (0, 1e6),
-    "momentum": (0, 1),
-    "weight_decay": (0, 1e6),
-    "gamma": (0, 1e6),
-    "average": (0, 1),
-    "step_epochs": (1, 1e9),
-    "n_minus": (0, 1),
-    "alpha": (0, 1e12),
-    "crf": (0, 1e12),
-    "size": (0, 1e12),
-    "seed": (0, 2**32 - 1),
-    "workers": (0, 1024),
-    "mosaics": (0, 10),
-    "crop": (32, 16384),
-    "resize": (32, 16384),
-}
-"""What numbers of these names may be, first and last included."""
 TRIED = 64
 """Training photos that a given classifier is tried on."""
 
@@ -52,17 +34,20 @@ def settle(config: TrainConfig) -> TrainConfig:
 
     Raises `FcamError` when options are missing or exclude each other.
     """
-    _check_numbers(config)
+    for name, value, rule in wrong_numbers(config):
+        raise FcamError(f"{_option(name)} is {value}; {rule}")
+    _check_order("crop", config.crop, "resize", config.resize)
     if config.stages != "classifier":
         _check_stage("stage2", config.stage2)
+        _check_decoder_stage(config)
     if trains_classifier(config):
         _check_stage("stage1", config.stage1)
+    checked_normalization(config.model.mean, config.model.std)
     if not config.classifier:
-        needs = [name for name in ("weights", "class_names", "new_head") if getattr(config, name)]
-        if needs:
-            raise FcamError(
-                f"--{needs[0].replace('_', '-')} belongs to --classifier, which is missing; add it"
-            )
+        fields = {**vars(config), **{f"model.{name}": value for name, value in vars(config.model).items()}}
+        for name in ("weights", "class_names", "new_head", "model.level", "model.mean", "model.std"):
+            if fields[name]:
+                raise FcamError(f"{_option(name)} belongs to --classifier, which is missing; add it")
         if config.model.backbone == OWN and not config.classifier_from:
             raise FcamError(
                 f"this recipe trains a decoder on your own classifier; name it with --classifier {sources.FORMS}"
@@ -77,26 +62,60 @@ def settle(config: TrainConfig) -> TrainConfig:
     )
 
 
-def _check_numbers(group: Any, place: str = "--") -> None:
-    """Find here, not after hours of training, what no run can do with."""
-    for field in dataclasses.fields(group):
-        value, option = getattr(group, field.name), f"{place}{field.name.replace('_', '-')}"
-        if dataclasses.is_dataclass(value):
-            _check_numbers(value, f"{option}.")
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise FcamError(f"{option} is {value}; give a number")
-        elif isinstance(value, int | float) and field.name in RANGES:
-            low, high = RANGES[field.name]
-            if not low <= value <= high:
-                raise FcamError(f"{option} is {value}; take {low:g} or more, and at most {high:g}")
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _check_order(smaller: str, value: float, larger: str, limit: float) -> None:
+    if value > limit:
+        raise FcamError(
+            f"{_option(smaller)} is {value:g} and {_option(larger)} {limit:g}; the first may not be the greater one"
+        )
 
 
 def _check_stage(name: str, stage: StageConfig) -> None:
-    for field in ("epochs", "batch_size", "accumulate"):
-        value = getattr(stage, field)
-        if value < 1:
+    if stage.epochs < 1:
+        raise FcamError(
+            f"--{name}.epochs is {stage.epochs}; take 1 or more, or leave a stage out with --stages"
+        )
+    rates = stage.optimizer
+    _check_order(f"{name}.optimizer.min_lr", rates.min_lr, f"{name}.optimizer.lr", rates.lr)
+
+
+def _check_decoder_stage(config: TrainConfig) -> None:
+    loss, seeds, stage = config.loss, config.seeds, config.stage2
+    _check_terms(loss, stage.epochs)
+    _check_order("loss.barrier_t", loss.barrier_t, "loss.barrier_max", loss.barrier_max)
+    background = seeds.n_minus and seeds.background_pixels
+    if loss.alpha and not seeds.foreground_pixels and not background:
+        raise FcamError(
+            "--seeds.foreground-pixels and --seeds.background-pixels draw no pixel at all; raise one, or turn their "
+            "term off with --loss.alpha 0"
+        )
+    if config.mosaics and not round(config.mosaics * stage.batch_size):
+        raise FcamError(
+            f"--mosaics {config.mosaics:g} makes none of a batch of {stage.batch_size}; take {1 / stage.batch_size:g} or more"
+        )
+
+
+def _check_terms(loss: LossConfig, epochs: int) -> None:
+    """Find terms that would never be on, and epochs without any."""
+    for name in TERMS.values():
+        first, last = getattr(loss, f"{name}_epochs")
+        ends = last >= max(first, 1)
+        if first < 0 or not (ends or last == -1) or (getattr(loss, name) and first > epochs):
             raise FcamError(
-                f"--{name}.{field.replace('_', '-')} is {value}; take 1 or more, or leave a stage out with --stages"
+                f"{_option(f'loss.{name}_epochs')} is {first} {last}, which holds no epoch of 1 to {epochs}; give the first "
+                "and the last, -1 for no end"
+            )
+    # Epochs without a term begin where training does, or where a window ends.
+    lasts = (getattr(loss, f"{name}_epochs")[1] for name in TERMS.values())
+    for epoch in sorted({1, *(last + 1 for last in lasts if 0 < last < epochs)}):
+        if not terms_on(loss, epoch):
+            options = ", ".join(_option(f"loss.{name}") for name in TERMS.values())
+            raise FcamError(
+                f"no term of the loss is on in epoch {epoch} of stage 2; give one of {options} a weight, "
+                "or a longer window of epochs"
             )
 
 
@@ -107,6 +126,21 @@ def trains_classifier(config: TrainConfig) -> bool:
         and not config.classifier_from
         and (not config.classifier or config.new_head)
     )
+
+
+def check_classes(photos: Split) -> None:
+    """Raise `FcamError` where a classifier cannot be trained on the classes of a training split."""
+    if len(photos.classes) < 2:
+        raise FcamError(
+            f"{photos.root} has one class, {shown(photos.classes[0])}, and a classifier learns what tells classes apart; add a "
+            "folder of other photos, or train only a decoder: --stages decoder with --classifier-from or --classifier"
+        )
+    if absent := photos.classes_without_images():
+        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        raise FcamError(
+            f"no training photo of {photos.root} shows the class {absent[0]!r}{more}, so no classifier could learn it; "
+            "add photos, or take the class out (without folders train and test, photos are split by a hash of their names)"
+        )
 
 
 def build(config: TrainConfig, classes: list[str]) -> FCAM:
@@ -176,7 +210,9 @@ def _own(config: TrainConfig, classes: list[str]) -> FCAM:
     )
     inner = model.classifier
     assert isinstance(inner, AttachedClassifier)
-    inner.head.select(outputs_of(classes, inner.head.num_outputs, config))
+    if config.new_head:
+        inner.head.scores = "softmax"  # for which stage 1 trains it
+    inner.head.select(outputs_of(classes, inner.head.offer(len(classes)), config))
     model.classes = list(classes)
     return model
 

@@ -25,7 +25,7 @@ from fcam.averaging import WeightAverage
 from fcam.config import OptimizerConfig, SelectionMetric, TrainConfig
 from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open_dataset, splits
 from fcam.environment import environment
-from fcam.errors import FcamError, shown
+from fcam.errors import FcamError
 from fcam.evaluate import MapOptions, evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
@@ -35,7 +35,7 @@ from fcam.progress import epoch_bar, say
 from fcam.quiet import quiet_decoders
 from fcam.run import Run, config_to_dict
 from fcam.stages import ClassifierStage, DecoderStage, SeedMaps
-from fcam.start import build, introduce, settle, trains_classifier
+from fcam.start import build, check_classes, introduce, settle, trains_classifier
 
 Stage = ClassifierStage | DecoderStage
 IMAGENET_CLASSES = 1000
@@ -74,12 +74,10 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     config = settle(config)
-    classes = open_dataset(config.data, "train").classes  # a wrong path ends here, before anything is written
-    if len(classes) < 2 and trains_classifier(config):
-        raise FcamError(
-            f"{config.data} has one class, {shown(classes[0])}, and a classifier learns what tells classes apart; add a "
-            "folder of other photos, or train only a decoder: --stages decoder with --classifier-from or --classifier"
-        )
+    photos = open_dataset(config.data, "train").split  # a wrong path ends here, before anything is written
+    classes = photos.classes
+    if trains_classifier(config):
+        check_classes(photos)
     given = config.classifier_from or config.classifier
     if config.stages == "decoder" and not given and len(classes) != IMAGENET_CLASSES:
         raise FcamError(

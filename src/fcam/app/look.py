@@ -14,7 +14,6 @@ from PIL import Image
 from torch import Tensor
 
 from fcam import cams, checkpoint
-from fcam.classifier import probabilities
 from fcam.errors import FcamError
 from fcam.model import foreground
 from fcam.predict.localizer import Localizer, NetworkOutput, to_size
@@ -70,7 +69,7 @@ def look(localizer: Localizer, photo: Image.Image, name: str, model: str) -> Loo
     images = _images(localizer, pixels).contiguous(memory_format=torch.channels_last)
     with torch.autocast(localizer.device.type, localizer.dtype, enabled=localizer.dtype != torch.float32):
         out = localizer.model(images)
-    scores = probabilities(out.logits.float())[0]
+    scores = localizer.model.classifier.probabilities(out.logits.float())[0]
     best, classes = scores.topk(min(TOP, len(scores)))
     output = NetworkOutput(int(classes[0]), float(best[0]), foreground(out.maps)[0].cpu(), None)
     names = localizer.classes

@@ -48,7 +48,7 @@ def attach(
             size only.
         channels: widths of the decoder's blocks, deep to shallow, or "wide" or "narrow"; None chooses by the
             classifier's width.
-        classes: class names in label order.
+        classes: class names in label order; of a classifier with one output no and yes, in this order.
         outputs: which of the classifier's outputs to keep, in the order of `classes`; None keeps all.
         source: the name that builds the classifier again when the model is loaded; found for unchanged torchvision and
             timm networks. Without one, `FCAM.from_pretrained` needs `classifier=`.
@@ -57,13 +57,13 @@ def attach(
     """
     if isinstance(model, str):
         source, model = model, sources.build(model, pretrained=True)
-    if (mean is None) != (std is None):
-        raise FcamError("mean and std go together; give both, or neither for the classifier's own")
     own_mean, own_std, origin = sources.normalization(model)
-    if mean is not None and std is not None:
-        own_mean, own_std = _three(mean, std)
+    if given := checked_normalization(mean, std):
+        own_mean, own_std = given
         origin = f"given, mean {own_mean}, std {own_std}"
-    classifier = classifier_from(model, source, image_size, level, own_mean, own_std, origin, outputs)
+    classifier = classifier_from(model, source, image_size, level, own_mean, own_std, origin)
+    classifier.head.offer(len(classes or ()))
+    classifier.head.select(outputs)
     if source is None:
         classifier.source = sources.identify(model, classifier.head.num_outputs)
     backbone = classifier.backbone
@@ -74,8 +74,15 @@ def attach(
     return found
 
 
-def _three(mean: Any, std: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std as tuples of three floats: lists, arrays and tensors are all written for them."""
+def checked_normalization(mean: Any, std: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and std as tuples of three floats: lists, arrays and tensors are all written for them; None where both are.
+
+    Raises `FcamError` for one alone, and for numbers that cannot be meant.
+    """
+    if (mean is None) != (std is None):
+        raise FcamError("mean and std go together; give both, or neither for the classifier's own")
+    if mean is None:
+        return None
     try:
         means, stds = (tuple(float(x) for x in three) for three in (mean, std))
     except (TypeError, ValueError):

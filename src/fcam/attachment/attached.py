@@ -44,7 +44,10 @@ class AttachedHead(Head):
     Args:
         num_classes: outputs of the classifier.
         linear: name of the weight where the whole of it is average pooling and one linear layer.
-        outputs: the classifier's outputs that are kept, in this order; None keeps all.
+        scores: as in `Head`.
+
+    Attributes:
+        num_outputs: outputs of the classifier, whichever of them are classes.
     """
 
     name = "attached"
@@ -55,20 +58,32 @@ class AttachedHead(Head):
         channels: int,
         num_classes: int,
         linear: str | None = None,
-        outputs: Sequence[int] | None = None,
+        scores: str = "softmax",
     ) -> None:
         super().__init__(channels, num_classes)
         self.rest = rest
         self.num_outputs = num_classes
         self.linear = linear
-        self.select(outputs)
+        self.scores = scores
+        self.two_sided = False
+        self.outputs: tuple[int, ...] | None = None
+
+    def offer(self, classes: int) -> int:
+        """Return how many outputs there are for so many classes: a single one, which says yes or no, serves two.
+
+        Its logit z becomes (-z/2, z/2), whose softmax is (1 - sigmoid(z), sigmoid(z)): class 0 is no, class 1 yes.
+        """
+        if self.num_outputs == 1 and classes == 2:
+            self.two_sided, self.scores, self.num_classes = True, "softmax", 2
+        return 2 if self.two_sided else self.num_outputs
 
     def select(self, outputs: Sequence[int] | None) -> None:
         """Keep these outputs of the classifier, in this order; None keeps all. Raises `FcamError` out of range."""
-        if outputs is not None and not (outputs and all(0 <= i < self.num_outputs for i in outputs)):
-            raise FcamError(f"outputs must lie in 0..{self.num_outputs - 1}, got {shown(list(outputs))}")
+        count = 2 if self.two_sided else self.num_outputs
+        if outputs is not None and not (outputs and all(0 <= i < count for i in outputs)):
+            raise FcamError(f"outputs must lie in 0..{count - 1}, got {shown(list(outputs))}")
         self.outputs = None if outputs is None else tuple(outputs)
-        self.num_classes = self.num_outputs if outputs is None else len(outputs)
+        self.num_classes = count if outputs is None else len(outputs)
 
     @property
     def has_class_maps(self) -> bool:
@@ -79,13 +94,17 @@ class AttachedHead(Head):
         logits = self.rest(top.clone())
         if logits.dim() == 1 and top.shape[0] == 1:  # a head that squeezes
             logits = logits[None]
+        logits = self._both_sides(logits, 1)
         return logits if self.outputs is None else logits[:, list(self.outputs)]
 
     def linear_weight(self) -> Tensor | None:
         if self.linear is None:
             return None
-        weight = self.rest.get_parameter(self.linear).flatten(1)
+        weight = self._both_sides(self.rest.get_parameter(self.linear).flatten(1), 0)
         return weight if self.outputs is None else weight[list(self.outputs)]
+
+    def _both_sides(self, output: Tensor, dim: int) -> Tensor:
+        return torch.cat((-output, output), dim) / 2 if self.two_sided else output
 
     def class_maps(self, top: Tensor) -> Tensor:
         """The CAM of every class; raises `FcamError` for a head with hidden layers, which has no such maps."""
@@ -136,6 +155,7 @@ class AttachedClassifier(Classifier):
                 "image_size": self.image_size,
                 "taps": taps,
                 "linear": self.head.linear,
+                "scores": self.head.scores,
                 "outputs": None if self.head.outputs is None else list(self.head.outputs),
                 "num_outputs": self.head.num_outputs,
             },
@@ -151,6 +171,13 @@ class AttachedClassifier(Classifier):
             if self.head.linear is not None
             else f"{self.head.layers()}; CAMs by gradient through the head"
         )
+        scores = {
+            "softmax": "softmax of the outputs, CAMs are taken before it",
+            "sigmoid": "sigmoid of each output, CAMs are taken before it",
+            "given": "the outputs, which are probabilities already; CAMs by gradient are those of probabilities",
+        }[self.head.scores]
+        if self.head.two_sided:
+            scores = "sigmoid of the one output for class 1, the rest for class 0; CAMs are taken before it"
         classes = f"{self.num_classes} classes"
         if self.head.outputs is not None:
             classes += f" out of {self.head.num_outputs} outputs"
@@ -161,6 +188,7 @@ class AttachedClassifier(Classifier):
                 "maps that the decoder reads:",
                 *taps,
                 f"head: {head}",
+                f"scores: {scores}",
                 f"normalisation: {self.normalization}",
                 f"built again by: {again}",
             ]
@@ -175,13 +203,12 @@ def classifier_from(
     mean: Sequence[float],
     std: Sequence[float],
     origin: str,
-    outputs: Sequence[int] | None = None,
 ) -> AttachedClassifier:
     """Cut a copy of `model` into backbone and head; arguments as in `fcam.attach`."""
     pyramid = find_pyramid(model, image_size, level)
     backbone = AttachedBackbone(source or type(model).__name__, pyramid, mean, std)
     linear = _linear_key(pyramid)
-    head = AttachedHead(pyramid.head, pyramid.taps[-1].channels, pyramid.num_classes, linear, outputs)
+    head = AttachedHead(pyramid.head, pyramid.taps[-1].channels, pyramid.num_classes, linear, pyramid.scores)
     return AttachedClassifier(backbone, head, source, image_size, origin)
 
 
@@ -230,7 +257,9 @@ def rebuild(config: dict[str, Any], given: nn.Module | str | None = None) -> Att
     norm = (config["mean"], config["std"], "as saved with the model")
     advice = "pass the architecture that the saved model was trained with"
     try:
-        found = classifier_from(model, name, saved["image_size"], paths, *norm, saved["outputs"])
+        found = classifier_from(model, name, saved["image_size"], paths, *norm)
+        found.head.offer(config["num_classes"])
+        found.head.select(saved["outputs"])
     except FcamError as error:
         raise FcamError(f"{error}; {advice}") from error
     got = [(t.channels, t.stride) for t in found.backbone.taps], found.head.num_outputs
@@ -241,6 +270,6 @@ def rebuild(config: dict[str, Any], given: nn.Module | str | None = None) -> Att
             f"and {wanted[1]}; {advice}"
         )
     # Random weights may look linear, or not, by chance; the trained ones have been looked at.
-    found.head.linear = saved["linear"]
+    found.head.linear, found.head.scores = saved["linear"], saved.get("scores", found.head.scores)
     found.head.linear_weight()  # a name that is not there must be noticed now
     return found

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fcam.attachment.graph import ROOT, Run, Whole, ancestors, part_of, short, symbolic
+from fcam.cams.activation import activation_between, are_probabilities, is_activation, keeps_values
 from fcam.cams.forward import logits_of, refuse_quantised, unwrap
 from fcam.cams.layout import find_layout
 from fcam.cams.target import before_pooling, is_early, maps_on_path
@@ -40,8 +41,9 @@ class Tap:
 class Pyramid:
     """A classifier in two parts that together compute what it computes.
 
-    `body(images)` gives the taps, shallow to deep; `head(top)` gives the logits (B, K). `late` are the names of the
-    body's parameters that only the last tap depends on.
+    `body(images)` gives the taps, shallow to deep; `head(top)` gives the logits (B, K), without the softmax or sigmoid
+    that the classifier may end in. `scores` says how these become scores, see `fcam.heads.Head`. `late` are the names
+    of the body's parameters that only the last tap depends on.
     """
 
     body: fx.GraphModule
@@ -49,6 +51,7 @@ class Pyramid:
     taps: tuple[Tap, ...]
     top_size: tuple[int, int]
     num_classes: int
+    scores: str
     late: tuple[str, ...]
 
 
@@ -77,12 +80,17 @@ def find_pyramid(model: nn.Module, image_size: int = 224, level: str | Sequence[
         )
     body = part_of(whole, trace.graph, {}, nodes)
     head = part_of(whole, trace.graph, {nodes[-1]: "top"}, [trace.logits], trace.batch_sizes())
-    _compare(whole, body, head, image_size, trace.name)
+    top = _compare(whole, body, head, image_size, trace.name)
+    scores = "given" if are_probabilities(head(top.clone())) else "softmax"
+    if trace.drop_activation():
+        before = part_of(whole, trace.graph, {nodes[-1]: "top"}, [trace.logits], trace.batch_sizes())
+        if found := activation_between(before(top.clone()), head(top.clone())):
+            head, scores = before, found
     taps = tuple(Tap(trace.path_of(n), trace.shape[n][1], trace.stride(n)) for n in nodes)
     early = _parameters(body, ancestors(nodes[:-1], ()))
     late = tuple(name for name, _ in body.named_parameters() if name not in early)
     height, width = trace.shape[nodes[-1]][2:]
-    return Pyramid(body, head, taps, (height, width), trace.shape[trace.logits][1], late)
+    return Pyramid(body, head, taps, (height, width), trace.output.shape[1], scores, late)
 
 
 def _copy(model: nn.Module) -> nn.Module:
@@ -113,12 +121,12 @@ class _Trace:
         for name, constant in vars(whole).items():  # where the trace keeps tensors that the forward makes
             if name.startswith("_tensor_constant"):
                 setattr(model, name, constant)
-        module = fx.GraphModule(whole, self.graph)
+        self.module = fx.GraphModule(whole, self.graph)
         reference = next(model.parameters(), torch.zeros(()))
         generator = torch.Generator().manual_seed(0)
         image = torch.randn(PROBE_BATCH, 3, image_size, image_size, generator=generator).to(reference.device)
         self.recorder = Recorder(image)
-        run = Run(module, self.recorder)
+        run = Run(self.module, self.recorder)
         try:
             with torch.no_grad(), self.recorder:
                 output = run.run(image)
@@ -229,6 +237,27 @@ class _Trace:
         """Nodes that hold the number of images, which the head may read off any earlier tensor."""
         return {node for node, value in self.value.items() if value == PROBE_BATCH and isinstance(value, int)}
 
+    def drop_activation(self) -> bool:
+        """Take the softmax or sigmoid, or what is called so, off the end of the graph; False where there is none."""
+        after: list[fx.Node] = []
+        node = self.logits
+        while keeps_values(self._name_of(node)) and node.all_input_nodes:
+            after.append(node)
+            node = node.all_input_nodes[0]
+        if not (is_activation(self._name_of(node)) and len(node.all_input_nodes) == 1):
+            return False
+        source = node.all_input_nodes[0]
+        node.replace_all_uses_with(source, lambda user: user in after)
+        if node is self.logits:
+            self.logits = source
+        return True
+
+    def _name_of(self, node: fx.Node) -> str:
+        """What a node does: the name of the function or method, or of the layer's class."""
+        if node.op == "call_module":
+            return type(self.module.get_submodule(str(node.target))).__name__
+        return str(getattr(node.target, "__name__", node.target))
+
 
 def _advice(model: nn.Module) -> str:
     """What to do about a model that fails on square colour images."""
@@ -253,16 +282,18 @@ def _parameters(body: fx.GraphModule, nodes: set[fx.Node]) -> set[str]:
 
 
 @torch.no_grad()
-def _compare(whole: nn.Module, body: fx.GraphModule, head: fx.GraphModule, side: int, name: str) -> None:
-    """Raise `FcamError` unless both parts together give what the whole gives."""
+def _compare(whole: nn.Module, body: fx.GraphModule, head: fx.GraphModule, side: int, name: str) -> Tensor:
+    """Return the top map of some noise; raise `FcamError` unless both parts together give what the whole gives."""
     reference = next(whole.parameters(), torch.zeros(()))
     images = torch.randn(PROBE_BATCH, 3, side, side, generator=torch.Generator().manual_seed(1))
     images = images.to(reference.device)
     want = logits_of(whole(images)).float()
-    got = head(body(images)[-1].clone())
+    top = body(images)[-1]
+    got = head(top.clone())
     error = float((got - want).abs().max()) if got.shape == want.shape else float("inf")
     if not error <= 1e-4 * max(1.0, float(want.abs().max())):
         raise FcamError(
             f"{name} does something between its layers that cannot be followed: the parts differ from the whole by "
             f"{error:.3g}; name other layers with level=[paths], or train a network of fcam.list_models()"
         )
+    return top

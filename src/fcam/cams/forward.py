@@ -78,8 +78,8 @@ def watch_calls(model: nn.Module, images: Tensor, targets: list[Target]) -> tupl
     layer, skipped = ("", 0) if grids else targets[0].way_in
     watch = HeadWatch(tuple(target.call for target in targets), grids, skipped)
     with watch_from(watch, model, layer):
-        logits = logits_of(answer_of(model, images), len(images))
-    return watch, logits
+        scores = logits_of(answer_of(model, images), len(images))
+    return watch, watch.before_activation(scores)
 
 
 @contextmanager
@@ -220,7 +220,11 @@ def logits_of(output: Any, batch: int = 0) -> Tensor:
         output = output[None]
     if not isinstance(output, Tensor) or output.dim() != 2:
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise FcamError(f"the model must return scores of shape (B, classes), got {got}; pass a classifier")
+        flat = isinstance(output, Tensor) and output.dim() == 1
+        advice = (
+            "let a classifier with one output return scores.unsqueeze(1)" if flat else "pass a classifier"
+        )
+        raise FcamError(f"the model must return scores of shape (B, classes), got {got}; {advice}")
     return output
 
 

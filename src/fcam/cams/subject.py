@@ -74,7 +74,10 @@ class Subject:
         """Return logits (B, K) of images as the network sees them, however far masks and noise took them."""
         with evaluating(self.model), torch.no_grad():
             if not self.ours:
-                return logits_of(answer_of(self.model, normalized), len(normalized))
+                watch = HeadWatch(grids=False)
+                with watch:
+                    scores = logits_of(answer_of(self.model, normalized), len(normalized))
+                return watch.before_activation(scores)
             return logits_of(self.model.head(self._bare()(normalized)[-1]))
 
     def _bare(self) -> nn.Module:

@@ -245,7 +245,7 @@ def _run_at_layers(model: nn.Module, images: Tensor, layers: Sequence[str | nn.M
             handle = modules[name].register_forward_hook(hook_for(name))
             stack.callback(handle.remove)
         with watch:
-            logits = logits_of(answer_of(model, images), len(images))
+            scores = logits_of(answer_of(model, images), len(images))
     size = _size(images)
     layouts = []
     for name in names:
@@ -254,7 +254,11 @@ def _run_at_layers(model: nn.Module, images: Tensor, layers: Sequence[str | nn.M
             raise FcamError(_no_extent(model, images, name, seen.get(name)))
         layouts.append(layout)
     return forward_at(
-        watch, logits, [watch.taken[name] for name in names], layouts, [f"'{n}'" for n in names]
+        watch,
+        watch.before_activation(scores),
+        [watch.taken[name] for name in names],
+        layouts,
+        [f"'{n}'" for n in names],
     )
 
 

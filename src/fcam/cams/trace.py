@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
+from fcam.cams.activation import activation_between, is_activation, keeps_values
+
 
 @dataclass
 class Call:
@@ -183,6 +185,7 @@ class HeadWatch(TorchFunctionMode):
         self._leaf_key: Any = None
         self._swapped: dict[int, tuple[Tensor, Tensor]] = {}
         self._paused = False
+        self._activated: tuple[Tensor, Tensor] | None = None
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -200,6 +203,7 @@ class HeadWatch(TorchFunctionMode):
         else:
             result = func(*args, **kwargs)
         if isinstance(result, Tensor):
+            self._note_activation(func, args, kwargs, result)
             self._count += 1
             if self.want_grids and result.dim() == 4:
                 self.grids[result.shape[-2], result.shape[-1]] = None
@@ -241,3 +245,19 @@ class HeadWatch(TorchFunctionMode):
         if isinstance(weight, Tensor) and (weight.dim() == 2 or tuple(weight.shape[2:]) == (1, 1)):
             self.last_linear_input = kwargs.get("input", args[0] if args else None)
             self.linears.append((weight.detach().flatten(1), None if bias is None else bias.detach()))
+
+    def _note_activation(self, func: Callable, args: tuple, kwargs: dict, result: Tensor) -> None:
+        """Remember what the last softmax or sigmoid was made from, in the shape that its result has now."""
+        name, source = getattr(func, "__name__", ""), kwargs.get("input", args[0] if args else None)
+        if is_activation(name):
+            self._activated = (result, source) if isinstance(source, Tensor) else None
+        elif self._activated is not None and source is self._activated[0] and keeps_values(name):
+            with torch.set_grad_enabled(bool(self.taken)):
+                self._activated = (result, func(self._activated[1], *args[1:], **kwargs))
+
+    def before_activation(self, scores: Tensor) -> Tensor:
+        """Return the logits (B, K) where the forward ended in their softmax or sigmoid, which `scores` are; else `scores`."""
+        if self._activated is None or self._activated[0] is not scores:
+            return scores
+        logits = self._activated[1]
+        return scores if activation_between(logits.detach(), scores.detach()) is None else logits

@@ -271,9 +271,9 @@ def _check_mask(split: Split, image_id: str, path: Path, size: tuple[int, int], 
 def _check_classes(splits: list[Split], report: Report) -> None:
     for split in splits:
         if split.name == "train":
-            counts = Counter(split.labels)
-            empty = [name for label, name in enumerate(split.classes) if not counts[label]]
-            report.problems += [f"train: class {name} has no image" for name in empty]
+            report.problems += [
+                f"train: class {name} has no image" for name in split.classes_without_images()
+            ]
 
 
 def _check_same_ids(splits: list[Split], report: Report) -> None:

@@ -69,3 +69,8 @@ class Split:
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     boxes: dict[str, np.ndarray] | None = None
     masks: dict[str, list[MaskFiles]] | None = None
+
+    def classes_without_images(self) -> list[str]:
+        """Return the names of the classes that none of these images belongs to."""
+        there = set(self.labels)
+        return [name for label, name in enumerate(self.classes) if label not in there]

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fcam.classifier import probabilities
 from fcam.data.synthetic import draw_image
 from fcam.errors import FcamError
 from fcam.model import FCAM, foreground
@@ -70,7 +69,7 @@ def check(
     for batch in batches:
         images = batch.float() / 255
         out = model(images)
-        wanted = (out.logits, probabilities(out.logits), foreground(out.maps))
+        wanted = (out.logits, model.classifier.probabilities(out.logits), foreground(out.maps))
         if not all(bool(value.isfinite().all()) for value in wanted):
             raise FcamError("the model's own output is not finite; nothing was written, check its weights")
         found = run(batch.permute(0, 2, 3, 1).contiguous() if pixels else images)

@@ -12,7 +12,6 @@ from timm.layers import padding
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fcam.classifier import probabilities
 from fcam.model import FCAM, foreground
 
 
@@ -36,7 +35,7 @@ class Network(nn.Module):
             logits, features = self.model.classifier(images)
             maps = self.model.decoder(features, images.shape[-2:])
         logits = logits.float()
-        return logits, probabilities(logits), foreground(maps)
+        return logits, self.model.classifier.probabilities(logits), foreground(maps)
 
 
 class _FreePooling(TorchFunctionMode):

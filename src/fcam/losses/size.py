@@ -10,7 +10,10 @@ from torch import Tensor
 
 def barrier_t(epoch: int, initial: float = 1.0, growth: float = 1.01, largest: float = 10.0) -> float:
     """t of the barrier while epoch `epoch` (from 1) runs: initial · growth^(epoch - 1), at most `largest`."""
-    return min(initial * growth ** (epoch - 1), largest)
+    try:
+        return min(initial * growth ** (epoch - 1), largest)
+    except OverflowError:  # of a power that is far beyond `largest`
+        return largest
 
 
 def extended_log_barrier(f: Tensor, t: float) -> Tensor:

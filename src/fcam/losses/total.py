@@ -10,11 +10,23 @@ from fcam.losses.entropy import pixel_entropy
 from fcam.losses.partial_ce import partial_cross_entropy
 from fcam.losses.size import barrier_t, size_constraint
 
+TERMS = {"partial_ce": "alpha", "crf": "crf", "size": "size", "entropy": "entropy"}
+"""Terms by name, and the field of `LossConfig` that is the weight of each; `..._epochs` is its window."""
+
 
 def is_on(epoch: int, window: EpochWindow) -> bool:
     """Whether `epoch` (from 1) lies in the window (first, last); last = -1 means without end."""
     first, last = window
     return first <= epoch and (last < 0 or epoch <= last)
+
+
+def terms_on(config: LossConfig, epoch: int) -> set[str]:
+    """Names of the terms that have a weight and whose window holds `epoch`."""
+    return {
+        term
+        for term, name in TERMS.items()
+        if getattr(config, name) > 0 and is_on(epoch, getattr(config, f"{name}_epochs"))
+    }
 
 
 class PixelAlignmentLoss(nn.Module):
@@ -31,7 +43,7 @@ class PixelAlignmentLoss(nn.Module):
 
     def needs_seeds(self, epoch: int) -> bool:
         """Whether the partial cross-entropy is on in `epoch`."""
-        return self.config.alpha > 0 and is_on(epoch, self.config.alpha_epochs)
+        return "partial_ce" in terms_on(self.config, epoch)
 
     def forward(self, logits: Tensor, labels: Tensor | None, images: Tensor, epoch: int) -> dict[str, Tensor]:
         """Weighted terms by name; their sum is the loss.
@@ -45,16 +57,16 @@ class PixelAlignmentLoss(nn.Module):
         Returns:
             {"partial_ce", "crf", "size", "entropy"} restricted to the terms that are on, scalars float32.
         """
-        config = self.config
+        config, on = self.config, terms_on(self.config, epoch)
         maps = logits.float().softmax(1)
         terms: dict[str, Tensor] = {}
-        if labels is not None and self.needs_seeds(epoch):
+        if labels is not None and "partial_ce" in on:
             terms["partial_ce"] = config.alpha * partial_cross_entropy(logits, labels)
-        if config.crf > 0 and is_on(epoch, config.crf_epochs):
+        if "crf" in on:
             terms["crf"] = config.crf * self.crf(maps, images)
-        if config.size > 0 and is_on(epoch, config.size_epochs):
+        if "size" in on:
             t = barrier_t(epoch, config.barrier_t, config.barrier_growth, config.barrier_max)
             terms["size"] = config.size * size_constraint(maps, t)
-        if config.entropy > 0 and is_on(epoch, config.entropy_epochs):
+        if "entropy" in on:
             terms["entropy"] = config.entropy * pixel_entropy(maps)
         return terms

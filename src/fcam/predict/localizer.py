@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fcam import cams, shipped
-from fcam.classifier import probabilities
 from fcam.data.images import MAX_PIXELS, open_image, to_rgb
 from fcam.errors import FcamError
 from fcam.errors import cut as shortened
@@ -200,7 +199,7 @@ class Localizer:
             mirrored = self._forward(batch.flip(-1))
             logits = (logits + mirrored.logits.float()) / 2
             maps = (maps + foreground(mirrored.maps).flip(-1)) / 2
-        scores, classes = probabilities(logits).max(1)
+        scores, classes = self.model.classifier.probabilities(logits).max(1)
         maps = maps.cpu()
         baselines: Tensor | list[None] = [None] * len(images)
         if self.with_cam:

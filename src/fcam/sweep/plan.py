@@ -17,6 +17,7 @@ from fcam.data import splits
 from fcam.errors import FcamError
 from fcam.recipes import METHODS, list_recipes, recipe
 from fcam.run import config_from_dict, config_to_dict, load_config
+from fcam.start import settle
 from fcam.sweep.presets import PRESETS, Variation
 
 FOLDERS = {"cub": "CUB", "openimages": "OpenImages", "ilsvrc": "ILSVRC"}
@@ -95,6 +96,8 @@ def make_plan(asked: SweepConfig) -> Plan:
                 run, shared = _planned(name, variation, seed, asked, out)
                 runs.setdefault((run.name, run.label), run)  # one run may stand in several tables
                 classifiers |= shared
+    for config in (*(run.config for run in runs.values()), *classifiers.values()):
+        settle(config)
     return Plan(out, tuple(runs.values()), classifiers, dict(asked.set))
 
 
