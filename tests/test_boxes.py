@@ -23,6 +23,7 @@ def test_scaling_truncates_each_axis_by_itself() -> None:
     assert scale_boxes(torch.tensor([[176, 136, 459, 291]]), (560, 419), (224, 224)).tolist() == [
         [70, 72, 183, 155]
     ]
+    assert scale_boxes(np.array([[1.9, 2.9, 4.9, 3.9]]), (10, 20), (35, 10)).tolist() == [[6, 1, 17, 1]]
     assert scale_boxes(torch.zeros(0, 4, dtype=torch.int64), (5, 5), (7, 7)).shape == (0, 4)
     with pytest.raises(FcamError, match="positive"):
         scale_boxes(torch.tensor([[0, 0, 1, 1]]), (0, 5), (7, 7))
@@ -39,6 +40,7 @@ def test_overlap_counts_both_edges() -> None:
     assert box_iou(torch.tensor([[1, 2, 5, 6]]), torch.tensor([[3, 1, 4, 5]])).item() == 8 / 27
     one_past = box_iou(torch.tensor([[60, 50, 119, 99]]), torch.tensor([[60, 50, 120, 100]])).item()
     assert one_past == pytest.approx(0.9643, abs=5e-5)
+    assert box_iou(np.array([[1, 2, 5, 6]]), np.array([[3, 1, 4, 5]])).item() == 8 / 27
     far = box_iou(torch.tensor([[0, 0, 1, 1], [5, 5, 5, 5]]), torch.tensor([[5, 5, 5, 5]]))
     assert far.tolist() == [[0.0], [1.0]]
     assert box_iou(torch.tensor([[5, 5, 4, 4]]), torch.tensor([[5, 5, 4, 4]])).tolist() == [[0.0]]

@@ -74,20 +74,22 @@ def from_map(
     return torch.from_numpy(boxes[order[:1] if rule == "largest" else order])
 
 
-def box_iou(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+def box_iou(boxes_a: Tensor | np.ndarray, boxes_b: Tensor | np.ndarray) -> Tensor:
     """Return the intersection over union of inclusive integer boxes, (n, 4) and (m, 4) -> (n, m) float64.
 
-    Widths are x1 - x0 + 1, so [1, 2, 5, 6] and [3, 1, 4, 5] overlap in 8 of 27 pixels. A pair whose union is
-    not positive (boxes turned inside out) has overlap 0, as in the benchmark.
+    Widths are x1 - x0 + 1, so [1, 2, 5, 6] and [3, 1, 4, 5] overlap in 8 of 27 pixels. A box that is
+    turned inside out overlaps nothing (the benchmark's evaluator stops at it).
     """
-    a, b = boxes_a[:, None, :].long(), boxes_b[None, :, :].long()
+    a, b = torch.as_tensor(boxes_a)[:, None, :].long(), torch.as_tensor(boxes_b)[None, :, :].long()
     lower, upper = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
     intersection = (upper - lower + 1).clamp(min=0).prod(-1)
     union = (a[..., 2:] - a[..., :2] + 1).prod(-1) + (b[..., 2:] - b[..., :2] + 1).prod(-1) - intersection
     return torch.where(union > 0, intersection.double() / union.clamp(min=1).double(), 0.0)
 
 
-def scale_boxes(boxes: Tensor, from_size_wh: tuple[int, int], to_size_wh: tuple[int, int]) -> Tensor:
+def scale_boxes(
+    boxes: Tensor | np.ndarray, from_size_wh: tuple[int, int], to_size_wh: tuple[int, int]
+) -> Tensor:
     """Scale boxes (n, 4) from an image of one (width, height) to another, truncating to whole pixels.
 
     x and y are scaled apart from each other: (176, 136, 459, 291) in 560x419 is (70, 72, 183, 155) in
@@ -95,10 +97,10 @@ def scale_boxes(boxes: Tensor, from_size_wh: tuple[int, int], to_size_wh: tuple[
     """
     if min(*from_size_wh, *to_size_wh) <= 0:
         raise FcamError(f"sizes must be positive, got {from_size_wh} and {to_size_wh} (width, height)")
-    boxes = torch.as_tensor(boxes).long()
+    boxes = torch.as_tensor(boxes).double()
     new = torch.tensor(tuple(to_size_wh) * 2, device=boxes.device)
     old = torch.tensor(tuple(from_size_wh) * 2, device=boxes.device)
-    return torch.div(boxes * new, old, rounding_mode="trunc")
+    return (boxes * new / old).trunc().long()
 
 
 def quantize(maps: Tensor | np.ndarray) -> np.ndarray:
@@ -115,16 +117,30 @@ def quantize(maps: Tensor | np.ndarray) -> np.ndarray:
 
 def as_array(maps: Tensor | np.ndarray) -> np.ndarray:
     """Return maps (B, H, W) of any floating type and device as a contiguous float32 or float64 array."""
-    tensor = torch.as_tensor(maps).detach()
-    if tensor.ndim != 3 or 0 in tensor.shape[1:]:
-        raise FcamError(f"maps must be (B, H, W), got shape {tuple(tensor.shape)}; add or remove dimensions")
-    if not tensor.is_floating_point():
+    values = plain_array(maps, "maps")
+    if values.ndim != 3 or 0 in values.shape[1:]:
+        raise FcamError(f"maps must be (B, H, W), got shape {values.shape}; add or remove dimensions")
+    if values.dtype.kind != "f":
         raise FcamError(
-            f"maps must be floating point in [0, 1], got {tensor.dtype}; divide 8-bit maps by 255"
+            f"maps must be floating point in [0, 1], got {values.dtype}; divide 8-bit maps by 255, "
+            "make floats of masks"
         )
-    if tensor.dtype not in (torch.float32, torch.float64):
-        tensor = tensor.float()
-    return np.ascontiguousarray(tensor.cpu().numpy())
+    # Writable, since the kernels would be compiled once more for arrays that are not.
+    return np.require(values, np.float32 if values.dtype.itemsize < 8 else np.float64, ["C", "W"])
+
+
+def plain_array(given: object, name: str) -> np.ndarray:
+    """Return a tensor on any device, or whatever NumPy reads, as an array; types that NumPy lacks become float32.
+
+    Raises `FcamError` for arrays of several shapes.
+    """
+    if isinstance(given, Tensor):
+        given = given.detach().cpu()
+        return (given.float() if given.is_floating_point() and given.itemsize < 4 else given).numpy()
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise FcamError(f"{name} must be one tensor or array, got several shapes; resize them") from error
 
 
 def raise_for_values(values: np.ndarray) -> None:

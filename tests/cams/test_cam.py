@@ -335,6 +335,7 @@ def test_empty_maps_are_reported(small: Small, images: Tensor) -> None:
 
 def test_raw_maps_are_not_clipped(small: Small, images: Tensor) -> None:
     raw = cam(small, images, 1, normalize=False)
+    assert torch.equal(normalize(raw.numpy()), normalize(raw))
     torch.testing.assert_close(
         raw.mean((1, 2)) + small.fc.bias[1].detach(), small(images)[:, 1].detach(), atol=1e-5, rtol=1e-5
     )

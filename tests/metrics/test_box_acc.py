@@ -12,7 +12,16 @@ import torch
 from opencv_oracle import as_scores, best_iou_at, iou, largest_at, make_map
 
 from fcam.errors import FcamError
-from fcam.metrics import MaxBoxAcc, MaxBoxAccV2, best_iou, box_iou, largest_boxes, scale_boxes, threshold_grid
+from fcam.metrics import (
+    MaxBoxAcc,
+    MaxBoxAccV2,
+    PxAP,
+    best_iou,
+    box_iou,
+    largest_boxes,
+    scale_boxes,
+    threshold_grid,
+)
 from fcam.metrics.box_acc import plateau
 from fcam.scores import BoxScores
 
@@ -165,6 +174,7 @@ def test_thresholds_oracle_and_carried_over() -> None:
     assert (carried <= test.compute()).all()
     assert torch.equal(carried, torch.stack([test.curve()[i, round(tau[i].item() * 100)] for i in range(3)]))
     assert torch.equal(test.at_threshold(0.29), test.curve()[:, 29])
+    assert torch.equal(test.at_threshold(tau.float()), carried)
     with pytest.raises(
         FcamError, match=r"0\.123 is not among this metric's 100 thresholds, the nearest is 0\.12"
     ):
@@ -228,6 +238,31 @@ def test_map_without_signal_is_wrong_not_an_error() -> None:
     assert corner.compute().tolist() == [100.0, 100.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    "turn",
+    [
+        lambda a: np.flip(np.flip(a, 1).copy(), 1),
+        lambda a: a.astype(a.dtype.newbyteorder()),
+        lambda a: a.astype(np.longdouble) if a.dtype.kind == "f" else a.astype(np.uint16),
+        lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(
+            a.shape
+        ),  # as np.load(mmap_mode="r"), read-only
+        list,
+    ],
+    ids=["flipped", "byte order", "long", "read-only", "list"],
+)
+def test_arrays_of_any_make_count_like_tensors(turn) -> None:
+    maps, boxes = _split(4)
+    masks = maps > 0.5
+    box, other, pixels, same = MaxBoxAcc(iou=np.array([0.5])), MaxBoxAcc(iou=(0.5,)), PxAP(), PxAP()
+    box.update(turn(maps.numpy()), [turn(own.numpy()) for own in boxes])
+    other.update(maps, boxes)
+    pixels.update(turn(maps.numpy()), turn(masks.numpy().astype(np.uint8)), turn(~masks.numpy()))
+    same.update(maps, masks, ~masks)
+    assert torch.equal(box.curve(), other.curve())
+    assert torch.equal(pixels.compute(), same.compute())
+
+
 def test_conventions_differ_by_one_pixel() -> None:
     square = torch.zeros(1, 10, 10)
     square[:, 2:5, 2:5] = 1
@@ -245,7 +280,16 @@ def test_conventions_differ_by_one_pixel() -> None:
         (torch.zeros(2, 4, 4), [torch.zeros(1, 4, dtype=torch.int64)], "2 maps but 1 sets of boxes"),
         (torch.zeros(1, 4, 4), [torch.zeros(0, 4, dtype=torch.int64)], "map 0 of the batch has no true box"),
         (torch.zeros(1, 4, 4), [torch.zeros(4, dtype=torch.int64)], r"got shape \(4,\)"),
-        (torch.zeros(1, 4, 4), [torch.zeros(1, 4)], "integer pixels, got torch.float32"),
+        (torch.zeros(1, 4, 4), [[]], "map 0 of the batch has no true box"),
+        (torch.zeros(1, 4, 4), [None], r"got shape \(\)"),
+        (torch.zeros(1, 4, 4), [[[1, 2], [1]]], "boxes of map 0 must be one tensor or array"),
+        (torch.zeros(1, 4, 4), [torch.zeros(1, 4)], "integer pixels, got float32"),
+        ([torch.zeros(4, 4), torch.zeros(4, 5)], [], "maps must be one tensor or array, got several shapes"),
+        (
+            torch.zeros(1, 4, 4).bool(),
+            [torch.zeros(1, 4, dtype=torch.int64)],
+            "got bool.*make floats of masks",
+        ),
         (torch.zeros(1, 1, 4, 4), [torch.zeros(1, 4, dtype=torch.int64)], r"\(1, 1, 4, 4\)"),
         (torch.full((1, 4, 4), float("nan")), [torch.zeros(1, 4, dtype=torch.int64)], "map 0 .* nan"),
         (torch.full((1, 4, 4), 2.0), [torch.zeros(1, 4, dtype=torch.int64)], "map 0 .* 2.0"),
@@ -264,9 +308,13 @@ def test_mistakes_are_named(maps: torch.Tensor, boxes: list[torch.Tensor], messa
         ({"contours": "some"}, "contours"),
         ({"convention": "mine"}, "convention"),
         ({"thresholds": 0}, "thresholds"),
+        ({"thresholds": 10.5}, "thresholds"),
         ({"iou": ()}, "iou"),
+        ({"iou": 0.5}, "iou"),
+        ({"iou": torch.tensor([0.5, 1.5])}, "iou"),
         ({"iou": (50,)}, "iou"),
         ({"images": 0}, "images"),
+        ({"images": [1, 2]}, "images"),
     ],
 )
 def test_wrong_options_are_named(options: dict, message: str) -> None:

@@ -148,6 +148,11 @@ def test_no_foreground_is_an_error_and_no_background_is_not() -> None:
     empty.update(torch.rand(1, 4, 4), torch.zeros(1, 4, 4, dtype=torch.uint8))
     with pytest.raises(FcamError, match="no mask of the split holds a foreground pixel"):
         empty.compute()
+    grey = PIoU()
+    grey.update(torch.rand(0, 4, 4), torch.ones(0, 4, 4, dtype=torch.uint8))  # a batch may be empty
+    grey.update(torch.rand(1, 4, 4), 255 * torch.eye(4, dtype=torch.uint8)[None])
+    with pytest.raises(FcamError, match="give masks of 0 and 255 as masks > 0"):
+        grey.compute()
     full.update(torch.rand(1, 4, 4), torch.ones(1, 4, 4, dtype=torch.uint8))
     assert full.compute().item() == pytest.approx(100)
     # torchmetrics warns about the missing update first.

@@ -124,6 +124,8 @@ def test_wrong_ids_are_named() -> None:
         MaxBoxAcc(images=3).update(maps[:1], boxes[:1])
     with pytest.raises(FcamError, match=r"got \(2,\)"):
         MaxBoxAcc(images=3).update(maps[:1], boxes[:1], ids=torch.tensor([0, 1]))
+    with pytest.raises(FcamError, match=r"got \(1,\) float32"):
+        MaxBoxAcc(images=3).update(maps[:1], boxes[:1], ids=torch.tensor([1.5]))
     with pytest.raises(FcamError, match="position 3 lies outside a split of 3"):
         MaxBoxAcc(images=3).update(maps[:1], boxes[:1], ids=torch.tensor([3]))
     with pytest.raises(FcamError, match="images=len"):

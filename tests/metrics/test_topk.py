@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,11 @@ def test_rank_is_that_of_the_stable_descending_sort() -> None:
     labels = torch.randint(0, 9, (200,), generator=generator)
     order = logits.sort(dim=1, descending=True, stable=True).indices
     assert torch.equal(label_rank(logits, labels), (order == labels[:, None]).int().argmax(1))
+
+
+def test_arrays_are_taken_too() -> None:
+    ranks = label_rank(np.array([[0.0, 2.0, 1.0]]), np.array([2]))
+    assert ranks.tolist() == [1]
 
 
 def test_counts_images_with_right_box_and_class() -> None:
@@ -64,6 +70,9 @@ def test_mistakes_are_named() -> None:
         metric.update(map, box, torch.zeros(1, 3), torch.tensor([0, 1]))
     with pytest.raises(FcamError, match="1 maps but logits for 2 images"):
         metric.update(map, box, torch.zeros(2, 3), torch.tensor([0, 1]))
-    with pytest.raises(FcamError, match="topk"):
-        TopKLocalization(topk=(0,))
+    with pytest.raises(FcamError, match="labels must be integer classes, got torch.float32"):
+        metric.update(map, box, torch.zeros(1, 3), torch.tensor([1.5]))
+    for topk in ((0,), 1, (1.5,)):
+        with pytest.raises(FcamError, match="topk"):
+            TopKLocalization(topk=topk)  # type: ignore[arg-type]
     assert metric.counted() == 0

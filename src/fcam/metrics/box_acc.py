@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fcam.boxes import Convention, as_array, check_choice
+from fcam.boxes import Convention, as_array, check_choice, plain_array
 from fcam.errors import FcamError
 from fcam.metrics.sweep import sweep_all_contours, sweep_largest_contour
 from fcam.metrics.tally import Tally
@@ -19,8 +19,8 @@ Contours = Literal["largest", "all"]
 
 def threshold_grid(thresholds: int) -> np.ndarray:
     """Return the thresholds `np.arange(0, 1, 1 / thresholds)` of the benchmark, float64 in [0, 1)."""
-    if thresholds < 1:
-        raise FcamError(f"thresholds must be at least 1, got {thresholds}")
+    if not isinstance(thresholds, int | np.integer) or thresholds < 1:
+        raise FcamError(f"thresholds must be a whole number of at least 1, got {thresholds!r}")
     return np.arange(0, 1, 1 / thresholds)[:thresholds]
 
 
@@ -63,14 +63,14 @@ def _flatten(boxes: Sequence[Tensor], count: int) -> tuple[np.ndarray, np.ndarra
         raise FcamError(f"{count} maps but {len(boxes)} sets of boxes; pass one (n, 4) tensor per map")
     arrays = []
     for i, given in enumerate(boxes):
-        array = torch.as_tensor(given)
-        if array.ndim != 2 or array.shape[1] != 4:
-            raise FcamError(f"boxes of map {i} must be (n, 4), x0 y0 x1 y1, got shape {tuple(array.shape)}")
-        if len(array) == 0:
+        array = plain_array(given, f"boxes of map {i}")
+        if array.size == 0:
             raise FcamError(f"map {i} of the batch has no true box; leave images without boxes out")
-        if array.is_floating_point() or array.is_complex() or array.dtype == torch.bool:
+        if array.ndim != 2 or array.shape[1] != 4:
+            raise FcamError(f"boxes of map {i} must be (n, 4), x0 y0 x1 y1, got shape {array.shape}")
+        if array.dtype.kind not in "iu":
             raise FcamError(f"boxes of map {i} must be integer pixels, got {array.dtype}; see scale_boxes")
-        arrays.append(array.cpu().numpy().astype(np.int64))
+        arrays.append(array.astype(np.int64))
     offsets = np.cumsum([0, *map(len, arrays)]).astype(np.int64)
     return np.concatenate(arrays) if arrays else np.zeros((0, 4), np.int64), offsets
 
@@ -94,13 +94,14 @@ class BoxTally(Tally):
     ) -> None:
         check_choice("contours", contours, get_args(Contours))
         check_choice("convention", convention, get_args(Convention))
-        if not iou or not all(0 < delta <= 1 for delta in iou):
-            raise FcamError(f"iou must hold overlaps in (0, 1], got {tuple(iou)}")
+        deltas = plain_array(iou, "iou")
+        if deltas.ndim != 1 or not len(deltas) or not ((deltas > 0) & (deltas <= 1)).all():
+            raise FcamError(f"iou must hold overlaps in (0, 1], such as (0.5,), got {iou!r}")
         self.grid = threshold_grid(thresholds)
-        super().__init__((*lead, len(iou), len(self.grid)), images, bits=True, **kwargs)
+        super().__init__((*lead, len(deltas), len(self.grid)), images, bits=True, **kwargs)
         self.contours: Contours = contours
         self.convention: Convention = convention
-        self.iou = tuple(iou)
+        self.iou = tuple(deltas.tolist())
 
     def _hits(self, maps: Tensor | np.ndarray, boxes: Sequence[Tensor]) -> np.ndarray:
         """Return whether each image of the batch is correct, (B, I, T) bool."""
@@ -170,7 +171,7 @@ def plateau(curve: Tensor) -> Tensor:
 def grid_index(grid: np.ndarray, tau: np.ndarray) -> np.ndarray:
     """Return the places of thresholds in an ascending grid; raise `FcamError` for one that is not on it."""
     index = np.abs(grid - tau[..., None]).argmin(-1)
-    off = ~(np.abs(grid[index] - tau) < 1e-9)
+    off = ~(np.abs(grid[index] - tau) < 1e-7)  # single precision is near enough
     if off.any():
         raise FcamError(
             f"threshold {tau[off].flat[0]:.6g} is not among this metric's {len(grid)} thresholds, "

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numba import njit
 from torch import Tensor
 
-from fcam.boxes import as_array, raise_for_values
+from fcam.boxes import as_array, plain_array, raise_for_values
 from fcam.errors import FcamError
 from fcam.metrics.box_acc import threshold_grid
 from fcam.metrics.sweep import in_threads
@@ -56,13 +55,14 @@ def score_histograms(
         truth = np.where(_mask_array(ignore, values.shape, "ignore") & (truth == 0), IGNORE, truth)
     out = np.zeros((len(values), 2, len(edges)), np.int32)
     status = np.zeros(len(values), np.int32)
-    flat, mask = values.reshape(len(values), -1), truth.reshape(len(truth), -1).astype(np.uint8, copy=False)
+    pixels = values.shape[1] * values.shape[2]
+    flat, mask = values.reshape(-1, pixels), truth.reshape(-1, pixels).astype(np.uint8, copy=False)
     in_threads(lambda a, b: _histogram(flat[a:b], mask[a:b], edges, out[a:b], status[a:b]), len(values))
     if (status == 1).any():
         raise_for_values(values)
     if (status == 2).any():
         index = int((status == 2).argmax())
-        found = [v for v in torch.as_tensor(masks[index]).unique().tolist() if v not in (0, 1, IGNORE)]
+        found = [v for v in np.unique(plain_array(masks, "masks")[index]).tolist() if v not in (0, 1, IGNORE)]
         raise FcamError(
             f"mask {index} of the batch holds the value {found[0]}; use 1, 0 and {IGNORE} (ignored)"
         )
@@ -70,19 +70,17 @@ def score_histograms(
 
 
 def _mask_array(mask: Tensor | np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
-    tensor = torch.as_tensor(mask)
-    if tuple(tensor.shape) != shape:
-        raise FcamError(
-            f"{name} must have the shape of the maps {shape}, got {tuple(tensor.shape)}; resize them"
-        )
-    if tensor.is_floating_point() or tensor.is_complex():
-        raise FcamError(f"{name} must be integer or bool, got {tensor.dtype}; threshold them first")
+    array = plain_array(mask, name)
+    if array.shape != shape:
+        raise FcamError(f"{name} must have the shape of the maps {shape}, got {array.shape}; resize them")
+    if array.dtype.kind not in "biu":
+        raise FcamError(f"{name} must be integer or bool, got {array.dtype}; threshold them first")
     if name == "ignore":
-        tensor = tensor != 0
-    elif tensor.dtype not in (torch.uint8, torch.bool):
+        array = array != 0
+    elif array.dtype not in (np.uint8, np.bool):
         # A value that does not fit 8 bits must not wrap around to a valid one.
-        tensor = torch.where((tensor < 0) | (tensor > IGNORE), 2, tensor)
-    return np.ascontiguousarray(tensor.cpu().numpy().astype(np.uint8, copy=False))
+        array = np.where((array < 0) | (array > IGNORE), 2, array)
+    return np.require(array, np.uint8, ["C", "W"])
 
 
 @njit(cache=True, nogil=True)
@@ -179,5 +177,8 @@ class PixelTally(Tally):
         (background, foreground), _ = self._totals()
         true, false = foreground[::-1].cumsum()[::-1], background[::-1].cumsum()[::-1]
         if true[0] == 0:
-            raise FcamError("no mask of the split holds a foreground pixel (value 1), so recall is undefined")
+            raise FcamError(
+                "no mask of the split holds a foreground pixel (value 1), so recall is undefined; "
+                f"{IGNORE} is not counted, so give masks of 0 and {IGNORE} as masks > 0"
+            )
         return true, false, int(true[0]), int(false[0])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from fcam.boxes import plain_array
 from fcam.errors import FcamError
 
 _CHUNK = 512
@@ -45,8 +46,8 @@ class Tally(Metric):
 
     def __init__(self, shape: tuple[int, ...], images: int | None, bits: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if images is not None and images < 1:
-            raise FcamError(f"images must be the number of images of the split or None, got {images}")
+        if images is not None and (not isinstance(images, int) or images < 1):
+            raise FcamError(f"images must be the number of images of the split or None, got {images!r}")
         self.images = images
         self._shape = shape
         self._bits = bits
@@ -58,7 +59,7 @@ class Tally(Metric):
             width, dtype = ((size + 7) // 8, torch.uint8) if bits else (size, torch.int32)
             self.add_state("rows", torch.zeros(images, 1 + width, dtype=dtype), dist_reduce_fx=_first_seen)
 
-    def _record(self, tables: np.ndarray, ids: Tensor | None) -> None:
+    def _record(self, tables: np.ndarray, ids: Tensor | np.ndarray | None) -> None:
         """Take in the tables (B, *shape) of a batch whose images have the positions `ids` (B,)."""
         if self.images is None:
             if ids is not None:
@@ -78,14 +79,15 @@ class Tally(Metric):
         where = torch.tensor(list(new), dtype=torch.int64, device=self.rows.device)
         self.rows[where] = torch.from_numpy(rows).to(self.rows.device)
 
-    def _positions(self, ids: Tensor | None, batch: int) -> list[int]:
-        if ids is None or tuple(torch.as_tensor(ids).shape) != (batch,):
-            shape = None if ids is None else tuple(torch.as_tensor(ids).shape)
+    def _positions(self, ids: Tensor | np.ndarray | None, batch: int) -> list[int]:
+        given = None if ids is None else plain_array(ids, "ids")
+        if given is None or given.shape != (batch,) or given.dtype.kind not in "iu":
+            found = "none" if given is None else f"{given.shape} {given.dtype}"
             raise FcamError(
                 f"{type(self).__name__}(images={self.images}) needs ids, the position in the split of each "
-                f"of the {batch} images, shape ({batch},); got {'none' if ids is None else shape}"
+                f"of the {batch} images, integers of shape ({batch},); got {found}"
             )
-        positions = [int(p) for p in torch.as_tensor(ids).tolist()]
+        positions = given.tolist()
         wrong = [p for p in positions if not 0 <= p < (self.images or 0)]
         if wrong:
             raise FcamError(

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fcam.boxes import Convention
+from fcam.boxes import Convention, plain_array
 from fcam.errors import FcamError
 from fcam.metrics.box_acc import BoxTally, Contours
 
 
-def label_rank(logits: Tensor, labels: Tensor) -> Tensor:
+def label_rank(logits: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> Tensor:
     """Return the place of the true label in the stable descending sort of the logits, (B,), 0 is first.
 
     Args:
@@ -24,10 +24,13 @@ def label_rank(logits: Tensor, labels: Tensor) -> Tensor:
     Raises:
         FcamError: shapes that do not fit, a label outside the classes, a NaN logit.
     """
+    logits, labels = torch.as_tensor(logits), torch.as_tensor(labels)
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise FcamError(
             f"logits must be (B, K) and labels (B,), got {tuple(logits.shape)} and {tuple(labels.shape)}"
         )
+    if labels.is_floating_point():
+        raise FcamError(f"labels must be integer classes, got {labels.dtype}; pass them as integers")
     if logits.isnan().any():
         raise FcamError(
             "logits hold NaN, so classes cannot be ranked; check the classifier's weights and input"
@@ -69,17 +72,18 @@ class TopKLocalization(BoxTally):
         images: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if not topk or min(topk) < 1:
-            raise FcamError(f"topk must hold numbers of at least 1, got {tuple(topk)}")
-        super().__init__((len(topk),), contours, thresholds, iou, convention, images, **kwargs)
-        self.topk = tuple(topk)
+        ranks = plain_array(topk, "topk")
+        if ranks.ndim != 1 or ranks.dtype.kind not in "iu" or not len(ranks) or ranks.min() < 1:
+            raise FcamError(f"topk must hold whole numbers of at least 1, such as (1, 5), got {topk!r}")
+        super().__init__((len(ranks),), contours, thresholds, iou, convention, images, **kwargs)
+        self.topk = tuple(ranks.tolist())
 
     def update(
         self,
         maps: Tensor | np.ndarray,
         boxes: Sequence[Tensor],
-        logits: Tensor,
-        labels: Tensor,
+        logits: Tensor | np.ndarray,
+        labels: Tensor | np.ndarray,
         ids: Tensor | None = None,
     ) -> None:
         """Take in a batch.
