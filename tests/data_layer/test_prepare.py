@@ -175,6 +175,19 @@ def test_damaged_annotation_is_named(official, tmp_path):
     image = of_classes(official("CUB/test/image_ids"), 1, 1)[0]
     (tmp_path / "images" / image).unlink()
     assert any("1 images are missing" in problem for problem in prepare("cub", tmp_path).problems)
+    for name, text, words in (
+        ("image_class_labels", "1 0", r"no usable row for image 1 .class 0"),
+        ("train_test_split", "1 7", r"no usable row for image 1"),
+        ("bounding_boxes", "1 inf 2 3 4", r"no usable row for image 1"),
+        ("images", "1 a.jpg\n1 b.jpg", "given twice"),
+        ("images", "x a.jpg", "or is none"),
+    ):
+        path = tmp_path / f"{name}.txt"
+        before = path.read_text()
+        path.write_text(text if name == "images" else before.replace(before.splitlines()[0], text, 1))
+        with pytest.raises(FcamError, match=words):
+            prepare("cub", tmp_path)
+        path.write_text(before)
     (tmp_path / "bounding_boxes.txt").write_text("1 60 27\n")
     with pytest.raises(FcamError, match="no usable row"):
         prepare("cub", tmp_path)
@@ -223,8 +236,14 @@ def test_openimages_says_what_does_not_fit(tmp_path):
     for name in ("11.jpg", "11_m0b_00000000.png", "12_m0a_00000000.png", "13_ignore.png"):
         touch(tmp_path / "test" / "0a" / name)
     problems = " / ".join(prepare("openimages", tmp_path).problems)
-    for words in ("11_m0b_00000000.png is a mask of another class", "12.jpg is missing", "13.jpg is missing"):
+    for words in (
+        "11_m0b_00000000.png is a mask of another class",
+        "12.jpg is missing",
+        "13.jpg is missing",
+        "1 of 1 images of test have no mask, first test/0a/11.jpg",
+    ):
         assert words in problems
+    assert "of train have no mask" not in problems
 
 
 def rebuild_ilsvrc(official, root, images=300, xml="bbox_val", val="val"):
@@ -277,6 +296,18 @@ def test_an_annotation_as_imagenet_writes_it(tmp_path):
     path.write_text("<annotation><size/></annotation>")
     with pytest.raises(FcamError, match="no annotation of one class"):
         read_annotation(path)
+
+
+def test_classes_without_a_name_and_missing_annotations_are_told(official, tmp_path):
+    wnids = rebuild_ilsvrc(official, tmp_path, 3)
+    (tmp_path / "bbox_val" / "ILSVRC2012_val_00000001.xml").unlink()
+    touch(tmp_path / "train" / "n09999999" / "a.JPEG")
+    result = prepare("ilsvrc", tmp_path)
+    assert result.images == {"test": 2}
+    assert any(p.startswith(f"1 classes are not among the {len(wnids)}") for p in result.problems)
+    (tmp_path / "LOC_synset_mapping.txt").write_bytes(b"n01440764 t\xe9nch\n")
+    with pytest.raises(FcamError, match=r"LOC_synset_mapping.txt as class names .*fetch it again"):
+        prepare("ilsvrc", tmp_path)
 
 
 def test_labels_are_not_guessed_from_a_part_of_the_classes(tmp_path):

@@ -158,6 +158,8 @@ def test_benchmark_images_are_not_turned(tmp_path: Path) -> None:
             "line 2: expected <image>,<label from 0>, got 'b.png,-1'",
         ),
         ("class_labels.txt", "a.png,0\n", "no label for b.png"),
+        ("class_labels.txt", "a.png,0\nb.png,0\na.png,1\n", "has both 0 and 1 for a.png; keep one row"),
+        ("image_sizes.txt", "a.png,20,10\na.png,10,20\n", "has both .20, 10. and .10, 20. for a.png"),
         ("image_ids.txt", "a.png\nb.png\na.png\n", "line 3: 'a.png' is listed again .first on line 1"),
         ("image_ids.txt", "\n", "lists no image"),
     ],

@@ -114,7 +114,7 @@ def read_labels(folder: Path, on_problem: OnProblem = refuse) -> dict[str, int]:
             raise ValueError
         return int(text)
 
-    return dict(_parsed(folder / "class_labels.txt", "<image>,<label from 0>", label, on_problem))
+    return _one_each(folder / "class_labels.txt", "<image>,<label from 0>", label, on_problem)
 
 
 def read_sizes(folder: Path, on_problem: OnProblem = refuse) -> dict[str, tuple[int, int]]:
@@ -124,7 +124,7 @@ def read_sizes(folder: Path, on_problem: OnProblem = refuse) -> dict[str, tuple[
         return checked_size(int(width), int(height))
 
     path = folder / "image_sizes.txt"
-    return dict(_parsed(path, "<image>,<width>,<height>", size, on_problem)) if path.is_file() else {}
+    return _one_each(path, "<image>,<width>,<height>", size, on_problem) if path.is_file() else {}
 
 
 def class_names(root: Path, lists: Path) -> list[str]:
@@ -204,6 +204,17 @@ def _is_box_row(line: str) -> bool:
 
 def _box(x0: str, y0: str, x1: str, y1: str) -> tuple[float, ...]:
     return checked_box(float(x0), float(y0), float(x1), float(y1))
+
+
+def _one_each(path: Path, row: str, parse: Callable[..., Value], on_problem: OnProblem) -> dict[str, Value]:
+    """Return the value of each image, of which it may have but one; otherwise as `_parsed`."""
+    found: dict[str, Value] = {}
+    for image_id, value in _parsed(path, row, parse, on_problem):
+        if found.setdefault(image_id, value) != value:
+            on_problem(
+                f"{path} has both {shown(found[image_id])} and {shown(value)} for {cut(image_id)}; keep one row an image"
+            )
+    return found
 
 
 def _parsed(

@@ -36,12 +36,12 @@ def build(root: Path, problems: list[str]) -> tuple[dict[str, Lists], list[str]]
         image = prefix + names[number]
         try:
             size = image_size(root / image)
-            own = lists["train" if parts[number] == "1" else "test"]
-            label, box = int(labels[number]) - 1, _box(boxes[number])
+            own = lists[{"1": "train", "0": "test"}[parts[number]]]
+            label, box = _label(labels[number]), _box(boxes[number])
         except FcamError:
             missing.append(image)
             continue
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, OverflowError) as error:
             raise FcamError(
                 f"{source} has no usable row for image {number} ({error}); unpack it again"
             ) from error
@@ -63,16 +63,26 @@ def class_names(path: Path) -> list[str]:
 
 
 def _table(path: Path) -> dict[str, str]:
-    """Rows `<number> <value>`."""
+    """Rows `<number> <value>`, each number once."""
     try:
         rows = [
             line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
         ]
-        return {number: value.strip() for number, value in rows}
+        table = {number: value.strip() for number, value in rows}
+        if len(table) < len(rows) or not all(map(str.isdecimal, table)):
+            raise ValueError("a number is given twice, or is none")
+        return table
     except (OSError, ValueError) as error:
         raise FcamError(
             f"cannot read {path} as rows of number and value ({error}); unpack it again"
         ) from error
+
+
+def _label(text: str) -> int:
+    """Label from 0 of a class number from 1."""
+    if int(text) < 1:
+        raise ValueError(f"class {text}")
+    return int(text) - 1
 
 
 def _box(text: str) -> tuple[int, int, int, int]:

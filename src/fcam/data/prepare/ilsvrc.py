@@ -47,11 +47,17 @@ def build(root: Path, problems: list[str]) -> tuple[dict[str, Lists], list[str]]
             "unpack all of train, or put LOC_synset_mapping.txt there"
         )
     labels = {wnid: label for label, wnid in enumerate(wnids)}
+    unknown = sorted({*_folders(train), *(a.wnid for a in annotations)} - labels.keys())
+    if unknown:
+        problems.append(
+            f"{len(unknown)} classes are not among the {len(labels)} that are named, first {unknown[0]}, and are left out; "
+            f"fetch {NAMES[0]} again"
+        )
     lists: dict[str, Lists] = {}
     if train is not None:
         lists["train"] = _train(root, train, labels)
     if annotations:
-        lists["test"] = _test(root, annotations, labels, problems)
+        lists["test"] = _test(root, [a for a in annotations if a.wnid in labels], labels, problems)
     return lists, [names.get(wnid, wnid) for wnid in wnids]
 
 
@@ -77,11 +83,9 @@ def _box(element: ElementTree.Element) -> tuple[int, int, int, int]:
 
 
 def _annotations(root: Path, problems: list[str]) -> list[Annotation]:
-    folder = next(
-        (root / f for f in XML_FOLDERS if (root / f / "ILSVRC2012_val_00000001.xml").is_file()), None
-    )
+    paths = next(filter(None, (sorted((root / f).glob("ILSVRC2012_val_*.xml")) for f in XML_FOLDERS)), [])
     found = []
-    for path in sorted(folder.glob("ILSVRC2012_val_*.xml")) if folder else []:
+    for path in paths:
         try:
             found.append(read_annotation(path))
         except FcamError as error:
@@ -94,7 +98,11 @@ def _names(root: Path) -> dict[str, str]:
     path = next((root / name for name in NAMES if (root / name).is_file()), None)
     if path is None:
         return {}
-    rows = [line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FcamError(f"cannot read {path} as class names ({error}); fetch it again") from error
+    rows = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
     return {row[0]: row[-1].split(",")[0].strip() for row in rows}
 
 
@@ -121,7 +129,7 @@ def _test(root: Path, annotations: list[Annotation], labels: dict[str, int], pro
             p + inner for p in places for inner in (f"{each.name}.JPEG", f"{each.wnid}/{each.name}.JPEG")
         ]
         image = next((option for option in options if (root / option).is_file()), None)
-        if image is None or each.wnid not in labels:
+        if image is None:
             missing.append(each.name)
             continue
         lists.ids.append(image)

@@ -31,17 +31,22 @@ def build(root: Path, problems: list[str]) -> tuple[dict[str, Lists], list[str]]
     )
     lists = {split: Lists() for split in splits}
     for split in splits:
+        bare: list[str] = []
         for label, mid in enumerate(mids):
             folder = root / prefix / split / mid
             if folder.is_dir():
-                _add(
-                    lists[split], f"{prefix}{split}/{mid}/", sorted(os.listdir(folder)), label, mid, problems
-                )
+                start = f"{prefix}{split}/{mid}/"
+                bare += _add(lists[split], start, sorted(os.listdir(folder)), label, mid, problems)
+        if bare and split != "train":  # which has no masks in the benchmark either
+            problems.append(
+                f"{len(bare)} of {len(lists[split].ids)} images of {split} have no mask, first {bare[0]}; "
+                "unpack OpenImages_annotations.zip too"
+            )
     return lists, mids
 
 
-def _add(lists: Lists, start: str, names: list[str], label: int, mid: str, problems: list[str]) -> None:
-    """One class of one split."""
+def _add(lists: Lists, start: str, names: list[str], label: int, mid: str, problems: list[str]) -> list[str]:
+    """Add one class of one split; returns its images without a mask."""
     masks: dict[str, list[str]] = {}
     ignored = {name.removesuffix("_ignore.png") for name in names if name.endswith("_ignore.png")}
     for name in names:
@@ -59,5 +64,4 @@ def _add(lists: Lists, start: str, names: list[str], label: int, mid: str, probl
             lists.localization.append(f"{start}{image}.jpg,{start}{mask},{ignore}")
     unknown = (masks.keys() | ignored) - set(images)
     problems += [f"{start}{image}.jpg is missing, but has masks" for image in sorted(unknown)]
-    bare = [image for image in images if image not in masks] if masks else []
-    problems += [f"{start}{image}.jpg has no mask" for image in bare]
+    return [f"{start}{image}.jpg" for image in images if image not in masks]
