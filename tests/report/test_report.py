@@ -25,7 +25,7 @@ from fcam.data import EvalTransform, open_dataset
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.report import gallery
-from fcam.report.collect import group, papers_number, read_run
+from fcam.report.collect import group, papers_number, read_run, training_seconds
 from fcam.report.command import ReportConfig, run_report
 from fcam.report.curves import EXACT, Measure, open_run, survey
 from fcam.report.gallery import spread
@@ -279,6 +279,16 @@ def test_seeds_share_a_row_with_mean_and_deviation(tiny_run: Path, tmp_path: Pat
     assert "$\\pm$ 10.0" in (tmp_path / "out" / "tables.tex").read_text()
 
 
+def test_a_shared_classifier_took_its_time_once(tiny_run: Path, tmp_path: Path) -> None:
+    spent = {"classifier": 0.0, "decoder": 0.0}
+    for record in read_run(tiny_run, "test").records:
+        spent[record["stage"]] += record["seconds"]
+    names = ("a", "b")
+    runs = [read_run(copy_run(tiny_run, tmp_path / n, classifier_from=str(tiny_run)), "test") for n in names]
+    assert runs[0].seconds == pytest.approx(spent["classifier"] + spent["decoder"])
+    assert training_seconds(runs) == pytest.approx(spent["classifier"] + 2 * spent["decoder"])
+
+
 @pytest.fixture
 def papers_run(tiny_run: Path):
     """The tiny run in the clothes of a run of the paper's grid."""
@@ -304,6 +314,7 @@ def test_the_papers_number_stands_beside_ours(papers_run) -> None:
     assert center.paper == 59.7
     assert table.notes[center.note - 1] == paper_tables.CENTER_FOOTNOTE
     assert "paper 90.4" in as_html(table)
+    assert "the τ shown is that of box@0.5" in table.caption
 
 
 def test_other_settings_have_no_number_of_the_paper(papers_run) -> None:

@@ -40,6 +40,7 @@ def test_mean_and_deviation_over_seeds_and_the_choice_on_val(drawn_set, tmp_path
     rows = list(csv.DictReader((tmp_path / "sweep.csv").open()))
     assert [row["map"] for row in rows] == ["cam", "fcam"] * 2
     assert float(rows[1]["max_box_acc sd"]) == pytest.approx(1)
+    assert [row["val"] for row in rows] == ["", "90.0", "", "86.0"]  # no CAM was selected by it
 
 
 def test_the_papers_numbers_and_the_footnote_of_a_wrong_mean(drawn_set, tmp_path):
@@ -47,6 +48,8 @@ def test_the_papers_numbers_and_the_footnote_of_a_wrong_mean(drawn_set, tmp_path
     _, table = swept(drawn_set, tmp_path, *recipes)
     printed = [group["rows"][0]["paper"]["fcam"]["max_box_acc"] for group in table["groups"]]
     assert printed == [86.8, 84.4, 90.4]
+    top = table["groups"][2]["rows"][0]
+    assert (top["maps"]["fcam"]["top5_loc"]["mean"], top["paper"]["fcam"]["top5_loc"]) == (30.0, 82.7)
     text = (tmp_path / "sweep.md").read_text()
     assert "88.8 [1]" in text
     assert "the mean of its cells is 87.2" in text

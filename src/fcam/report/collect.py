@@ -27,6 +27,8 @@ class Finished:
     report: dict[str, Any]
     model: dict[str, Any] = field(repr=False)
     """What `model/config.json` holds; empty where there is no model."""
+    shared: Path | None = None
+    """Folder of the classifier that was trained apart, where its epochs are among the records."""
 
     @property
     def data_set(self) -> str:
@@ -36,12 +38,22 @@ class Finished:
     @property
     def seconds(self) -> float:
         """Time that training took, validation left out, summed over epochs."""
-        return sum(record.get("seconds", 0.0) for record in self.records)
+        return training_seconds([self])
 
     def selected(self, stage: str) -> dict[str, Any] | None:
         """The epoch that `stage` chose, and its value on `val`."""
         own = [record for record in self.records if record["stage"] == stage]
         return own[-1].get("best") if own else None
+
+
+def training_seconds(runs: Sequence[Finished]) -> float:
+    """Time that training took, that of a classifier which several runs share once."""
+    spent: dict[tuple[Path, str, int], float] = {}
+    for run in runs:
+        for record in run.records:
+            where = run.shared if record["stage"] == "classifier" and run.shared else run.root
+            spent[where.resolve(), record["stage"], record["epoch"]] = record.get("seconds", 0.0)
+    return sum(spent.values())
 
 
 @dataclass(frozen=True)
@@ -113,11 +125,13 @@ def read_run(root: Path, split: str) -> Finished:
     if shared is not None and (shared / "log.jsonl").exists():
         # A sweep trains classifiers apart; their epochs belong to the run's history.
         records = [r for r in Run(shared).records() if r["stage"] == "classifier"] + records
+    else:
+        shared = None
     try:
         model, _ = _model_config(root)
     except (FcamError, OSError, ValueError):
         model = {}
-    return Finished(root, config, records, report, model)
+    return Finished(root, config, records, report, model, shared)
 
 
 def _model_config(root: Path) -> tuple[dict[str, Any], Path]:

@@ -21,7 +21,7 @@ from fcam.environment import environment
 from fcam.model import FCAM
 from fcam.paper_tables import OTHER_FOOTNOTES
 from fcam.report import figures, gallery, gallery_data, tables
-from fcam.report.collect import Finished, Group
+from fcam.report.collect import Finished, Group, training_seconds
 from fcam.report.curves import Survey
 from fcam.run import config_to_dict
 from fcam.scores import TITLES
@@ -186,7 +186,7 @@ def _environment(groups: Sequence[Group]) -> str:
     trained = dict.fromkeys(
         _words(facts) for run in runs if (facts := run.model.get("metadata", {}).get("environment"))
     )
-    total = tables.duration(sum(run.seconds for run in runs))
+    total = tables.duration(training_seconds(runs))
     here = _words(environment(torch.device("cuda" if torch.cuda.is_available() else "cpu"), "no"))
     where = f" on {'; '.join(trained)}" if trained else "; the runs did not record their machine"
     return f"Training took {total} in all{where}. This page was made with {here}."

@@ -62,7 +62,8 @@ def localization(groups: Sequence[Group], split: str) -> Table:
         "top-1 and top-5 ask for the right class as well; PxAP is the area under the precision-recall curve of all "
         f"pixels and needs no threshold; PIoU is the overlap of the masks. “Best on {split}” picks the threshold τ on the very "
         "images that are scored, as the benchmark and the paper do; “best on val” carries over the threshold that was best "
-        "on other images, which is what a user gets."
+        "on other images, which is what a user gets. Every column has its own; the τ shown is that of box@0.5, or of PIoU "
+        "where there are no boxes."
     )
     return Table("localization", "Localization", caption, head, rows, strong, notes)
 

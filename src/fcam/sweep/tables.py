@@ -63,7 +63,7 @@ def as_csv(table: Mapping[str, Any]) -> str:
                     row["label"],
                 ]
                 cells += [kind, " ".join(map(str, row["seeds"])), str(row["complete"]), str(row["selected"])]
-                cells += [row["select"], Number(_spread(row["val"])), Number(_spread(row["top1"]))]
+                cells += [row["select"], _on_val(row, kind), Number(_spread(row["top1"]))]
                 for metric, own in row["maps"][kind].items():
                     cells += [_number(row, kind, metric), Number(_spread(own["at_val_threshold"]))]
                 rows.append(cells)
@@ -114,15 +114,19 @@ def _recipe_table(group: Mapping[str, Any]) -> Table:
 
 
 def _names(row: Mapping[str, Any], kind: str) -> list[Cell]:
-    """Method, map, seeds and the value on `val`, which is F-CAM's alone."""
+    """Method, map, seeds and the value on `val`."""
     seeds = ", ".join(map(str, row["seeds"])) or MISSING
-    val = _spread(row["val"]) if kind == "fcam" else None
     return [
         METHODS[row["method"]].title,
         f"{MAP_TITLES[kind]} {row['label']}".rstrip() if kind == "fcam" else MAP_TITLES[kind],
         seeds if row["complete"] else f"{seeds} (incomplete)",
-        Number(val),
+        _on_val(row, kind),
     ]
+
+
+def _on_val(row: Mapping[str, Any], kind: str) -> Number:
+    """The value on `val` that was selected by, which is F-CAM's alone."""
+    return Number(_spread(row["val"]) if kind == "fcam" else None)
 
 
 def _choice(group: Mapping[str, Any]) -> str:

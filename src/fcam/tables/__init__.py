@@ -12,6 +12,7 @@ METRIC_TITLES = {
     "max_box_acc_v2": "MaxBoxAccV2",
     "pxap": "PxAP",
     "top1_loc": "top-1 loc",
+    "top5_loc": "top-5 loc",
 }
 MAP_TITLES = {"cam": "CAM", "fcam": "F-CAM"}
 MISSING = "–"
