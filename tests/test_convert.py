@@ -64,6 +64,9 @@ def test_fcam_wsol_stage_2_round_trip(models: dict, tmp_path: Path, name: str) -
         again = FCAM.from_pretrained(tmp_path / "ours")
         assert equal(again, models[name])
         assert convert(stage1).metadata["decoder_trained"] is False
+        (stage2 / "segmentation_head.pt").unlink()
+        with pytest.raises(FcamError, match="has the decoder and not the segmentation_head"):
+            convert(stage2, classifier=stage1)
 
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet50", "inceptionv3"])

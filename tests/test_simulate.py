@@ -94,6 +94,8 @@ def test_the_command_leaves_numbers_table_and_figure(drawn_set, tiny_run, tmp_pa
     assert "| 16 | 4x4 |" in (out / "simulation.md").read_text()
     with Image.open(out / "simulation.png") as picture:
         assert picture.width > 1000
+    assert main(["simulate", "--data", str(drawn_set), "--runs", str(tiny_run)]) == 2
+    assert "was scored at 64 pixels a side, the masks would be at 224" in capsys.readouterr().err
     assert main([*arguments, "--split", "val", "--runs", str(tiny_run)]) == 2
     assert "separate figures" in capsys.readouterr().err
 

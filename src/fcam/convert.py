@@ -69,13 +69,16 @@ def convert(
         )
     load_checked(model.classifier.backbone, encoder, f"{source} (encoder)")
     load_checked(model.classifier.head, _head_keys(layer, kind), f"{source} (classification head)")
-    trained = "decoder" in parts and "segmentation_head" in parts
+    trained = "decoder" in parts
+    if trained != ("segmentation_head" in parts):
+        found, lost = ("decoder", "segmentation_head") if trained else ("segmentation_head", "decoder")
+        raise FcamError(f"{source} has the {found} and not the {lost}, which belong together; copy both")
     if trained:
         decoder = parts["decoder"] | {
             f"segmentation_head.{k}": v for k, v in parts["segmentation_head"].items()
         }
         load_checked(model.decoder, decoder, f"{source} (decoder)")
-    model.metadata |= {"decoder_trained": bool(trained), "converted_from": Path(source).name}
+    model.metadata |= {"decoder_trained": trained, "converted_from": Path(source).name}
     if target is not None:
         model.save_pretrained(target)
     return model.eval()

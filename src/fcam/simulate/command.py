@@ -47,6 +47,12 @@ def run_simulate(config: SimulateConfig) -> Path:
     if (config.masks is None) == (config.data == ""):
         raise FcamError("name either a data set with --data, or a folder of masks with --masks")
     runs = [measured(folder) for folder in config.runs]  # a wrong folder ends here, before the work
+    for run in runs:
+        if run["side"] != config.size:
+            raise FcamError(
+                f"{run['run']} was scored at {run['side']} pixels a side, the masks would be at {config.size}, where its z is "
+                f"another; add --size {run['side']}"
+            )
     if config.masks is not None:
         truths, total = truths_of_folder(config.masks, config.size)
         name = config.masks.resolve().name

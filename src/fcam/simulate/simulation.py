@@ -217,4 +217,11 @@ def measured(folder: Path) -> dict[str, Any]:
             box = row["max_box_acc"]
             maps[kind] = {"z": z, "pxap": row["pxap"], "max_box_acc": None if box is None else box["0.5"]}
     data = Path(config.data).name
-    return {"run": folder.name, "data": data, "method": config.method, "split": report["split"], "maps": maps}
+    return {
+        "run": folder.name,
+        "data": data,
+        "method": config.method,
+        "split": report["split"],
+        "side": config.crop,
+        "maps": maps,
+    }
