@@ -114,6 +114,11 @@ def test_what_was_compared_is_said(page: str, tiny_run: Path) -> None:
     assert "the runs did not record their machine" in text or "Training took" in text
 
 
+def test_bold_is_not_taken_for_best_nor_red_for_true(page: str) -> None:
+    assert "in bold, whether they are the best or not" in page
+    assert "without a true mask: all that was found" in page
+
+
 def test_downloads_are_the_files(made: Path, page: str) -> None:
     links = {a["download"]: a["href"] for tag, a in Page(page).tags if tag == "a" and "download" in a}
     assert set(links) == {"tables.csv", "tables.md", "tables.tex", "images.csv", "report.json"}
