@@ -21,6 +21,7 @@ from fcam.attachment.attach import attach
 from fcam.attachment.attached import AttachedClassifier
 from fcam.cams import cam, explain_target, interpolated
 from fcam.config import TrainConfig
+from fcam.export.graph import Network
 from fcam.stages import DecoderStage
 
 SIDE = 64
@@ -504,9 +505,10 @@ def test_probabilities_are_those_of_the_network(
     attach(yours, image_size=SIDE).save_pretrained(tmp_path)
     for model in (attach(yours, image_size=SIDE).eval(), fcam.FCAM.from_pretrained(tmp_path, yours)):
         with torch.no_grad():
-            own, out = yours(images), model(images)
+            own, out, exported = yours(images), model(images), Network(model)(images)[1]
         want = own.exp() if last == "logarithm" else own
         torch.testing.assert_close(model.classifier.probabilities(out.logits), want)
+        torch.testing.assert_close(exported, want)
         if last == "by hand":
             assert "probabilities already" in model.classifier.describe()  # type: ignore[operator]
             continue

@@ -89,6 +89,7 @@ def test_sets_are_found_below_the_folder_of_sets(drawn_set, tmp_path):
         ({"vary": {"seeds.n_minsu": [1]}}, "unknown field 'n_minsu'.*n_minus"),
         ({"vary": {"sedes.n_minus": [1]}}, "no setting 'sedes.n_minus'"),
         ({"vary": {"seed": ["a"]}}, "seed is 'a'"),
+        ({"vary": {"seeds.erosion": [3, 4]}}, "--seeds.erosion is 4"),
         ({"vary": {"seed": 1}}, "list of values"),
         ({"set": {"out": "x"}}, "set by the sweep itself"),
         ({"set": {"stages": "classifier"}}, "trains none"),
