@@ -13,8 +13,9 @@ BIN := .venv/bin
 demo: .venv/installed  ## train and evaluate on a drawn data set, print where the report is
 	$(BIN)/fcam demo --out runs/demo
 
+# Tests side by side, a thread each: nearly all are Python, which one process does on one core.
 test: .venv/installed  ## the whole suite
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 lint: .venv/installed
 	$(BIN)/ruff check .
