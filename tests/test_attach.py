@@ -172,6 +172,8 @@ def test_normalisation_is_the_models_own_or_yours() -> None:
 
     mean, std = of(attach(build("torchvision:resnet18"), image_size=SIDE))
     assert (mean, std) == (pytest.approx(IMAGENET[0]), pytest.approx(IMAGENET[1]))
+    wrapped = attach(nn.DataParallel(build("torchvision:resnet18")), image_size=SIDE)
+    assert (of(wrapped), wrapped.classifier.source) == ((mean, std), "torchvision:resnet18")
     half = ([0.5] * 3, [0.5] * 3)
     assert of(attach(timm.create_model("tf_efficientnet_lite0", num_classes=4), image_size=SIDE)) == half
     assert of(attach(OwnCNN(), image_size=SIDE)) == ([0.0] * 3, [1.0] * 3)
@@ -297,6 +299,8 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(model: nn.Module, words: s
         ({"image_size": (64, 64)}, r"image_size is \(64, 64\)"),
         ({"image_size": 0}, "image_size is 0"),
         ({"level": [1, 2]}, "name layers by their paths"),
+        ({"classes": dict(enumerate("abcd"))}, r"classes are \{0: 'a'.*a list of names"),
+        ({"classes": "abcd"}, "classes are 'abcd'"),
     ],
 )
 def test_wrong_arguments_are_named(options: dict, words: str) -> None:
@@ -409,6 +413,16 @@ def test_own_code_is_never_imported_because_a_file_says_so(
     assert all(torch.equal(v, again.state_dict()[k]) for k, v in model.state_dict().items())
     with pytest.raises(fcam.FcamError, match="architecture that the saved"):
         fcam.FCAM.from_pretrained(tmp_path / "saved", classifier=OwnCNN(7))
+
+
+def test_another_head_than_the_saved_one_is_told(tmp_path: Path) -> None:
+    model = torchvision.models.resnet18(num_classes=3)
+    attach(model, image_size=SIDE).save_pretrained(tmp_path)
+    model.fc = nn.Sequential(nn.Dropout(0.1), nn.Linear(512, 3))
+    with pytest.raises(
+        fcam.FcamError, match=r"ResNet has no weight 'fc\.weight'.*architecture that the saved"
+    ):
+        fcam.FCAM.from_pretrained(tmp_path, classifier=model)
 
 
 OWN_FACTORY = """

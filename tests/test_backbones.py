@@ -164,8 +164,14 @@ def test_without_network_the_error_says_how_to_go_on(name: str, monkeypatch: pyt
 def test_weights_from_a_file(tmp_path: Path) -> None:
     state = timm.create_model("test_resnet").state_dict()
     save_file(state, tmp_path / "w.safetensors")
-    torch.save({"state_dict": state}, tmp_path / "w.pth")
-    for path in (tmp_path / "w.safetensors", str(tmp_path / "w.pth")):
+    for key in (
+        "state_dict",
+        "model_state_dict",
+        "model",
+    ):  # as training codes and torch's own tutorials write them
+        torch.save({"epoch": 3, key: state, "optimizer": {"state": {}}}, tmp_path / f"{key}.pth")
+        assert read_weights(tmp_path / f"{key}.pth").keys() == state.keys()
+    for path in (tmp_path / "w.safetensors", str(tmp_path / "model.pth")):
         net = build_backbone("timm:test_resnet", pretrained=path, output_stride=32).net
         assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())  # type: ignore[union-attr]
 
@@ -181,6 +187,11 @@ def test_bad_weights_files_are_named(tmp_path: Path) -> None:
     for name in ("text.pth", "text.safetensors", "object.pth", "list.pth", "two.pth", "absent.pth"):
         with pytest.raises(FcamError, match=re.escape(name)):
             read_weights(tmp_path / name)
+    torch.save({"epoch": 3, "optimizer": {}}, tmp_path / "run.pth")
+    with pytest.raises(FcamError, match=r"holds a dict of \['epoch', 'optimizer'\]"):
+        read_weights(tmp_path / "run.pth")
+    with pytest.raises(FcamError, match="is a folder; name the file in it"):
+        read_weights(tmp_path)
     state = models.resnet18(weights=None).state_dict()
     save_file(state, tmp_path / "other.safetensors")
     with pytest.raises(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -108,6 +109,7 @@ def test_alpha_goes_over_white_and_grey_becomes_rgb() -> None:
         (torch.zeros(40, 41, 3, dtype=torch.uint8), r"\(40, 41, 3\)"),
         (torch.zeros(3, 40, 40), "float32"),
         (np.zeros((0, 40, 3), np.uint8), r"\(0, 40, 3\)"),
+        (Image.new("RGB", (0, 4)), r"no pixels, its size is \(0, 4\)"),
     ],
 )
 def test_wrong_arrays_are_refused_with_their_shape_or_type(bad: Any, words: str) -> None:
@@ -295,7 +297,18 @@ def test_output_that_is_not_finite_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"threshold": 1.0}, {"threshold": -0.1}, {"size": 16}, {"batch_size": 0}, {"boxes": "some"}]
+    "options",
+    [
+        {"threshold": 1.0},
+        {"threshold": "-0.1"},
+        {"size": 16},
+        {"size": "224x224"},
+        {"batch_size": 0},
+        {"batch_size": 2.5},
+        {"boxes": "some"},
+        {"dtype": "float32"},
+        {"cam_method": "GradCAM", "with_cam": True},
+    ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(FcamError, match=str(next(iter(options.values())))):
@@ -320,10 +333,30 @@ def test_a_saved_model_predicts_as_the_one_in_memory(tmp_path: Path) -> None:
     assert there.baseline.shape == (70, 90)
 
 
-@pytest.mark.parametrize("photo", [None, 3, b"\xff\xd8", [["a.jpg"]]])
-def test_what_is_no_photo_is_named(photo: object) -> None:
-    with pytest.raises(FcamError, match="a photo is a path, a PIL image"):
+@pytest.mark.parametrize(
+    ("photo", "kind"),
+    [
+        (None, "NoneType"),
+        (3, "int"),
+        (b"\xff\xd8", "bytes"),
+        (b"", "bytes"),
+        (io.BytesIO(b"\xff"), "BytesIO"),
+        ({"a.jpg": 1}, "dict"),
+        ([["a.jpg"]], "list"),
+    ],
+)
+def test_what_is_no_photo_is_named(photo: object, kind: str) -> None:
+    with pytest.raises(FcamError, match=f"a photo is a path, a PIL image.*got {kind};"):
         localizer()(photo)  # type: ignore[call-overload]
+
+
+def test_a_column_of_paths_is_several_photos(tmp_path: Path) -> None:
+    paths = [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
+    for path in paths:
+        photo().save(path)
+    call: Any = localizer()
+    for dtype in (object, str):
+        assert [r.source for r in call(np.array(paths, dtype))] == paths
 
 
 def test_stream_takes_several_photos() -> None:

@@ -380,6 +380,10 @@ def test_photos_with_odd_bytes_in_names(
     odd = os.fsencode(folder) + b"/odd\xff.jpg"
     shutil.copy(os.fsencode(folder / "a.jpg"), odd)
     (folder / "b\udcff.png").write_text("bad")
+    (folder / "c\x1b[31m\n.png").write_text("bad")
     assert run_predict(config(saved, folder, tmp_path / "out")) == 1
     assert len(load_predictions(tmp_path / "out")["predictions"]) == 2
-    assert "skipped" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "skipped" in said
+    assert "\x1b" not in said
+    assert "c\\x1b[31m .png: it is not" in said

@@ -21,7 +21,12 @@ class FcamError(ValueError):
     def __init__(self, message: str = "") -> None:
         if message.startswith("Caught ") and "Traceback" in message:
             message = re.sub(r"^[\w.]+Error: ", "", message.strip().splitlines()[-1])
-        super().__init__(escaped(_BREAKS.sub(" ", message)))
+        super().__init__(one_line(message))
+
+
+def one_line(text: str) -> str:
+    """The text without breaks, and with control characters and halves of surrogates written out."""
+    return escaped(_BREAKS.sub(" ", text))
 
 
 def shown(value: Any) -> str:

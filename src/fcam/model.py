@@ -64,6 +64,8 @@ class FCAM(nn.Module):
             raise FcamError(
                 f"got {len(classes)} class names for {classifier.num_classes} classes; give one for each"
             )
+        if isinstance(classes, str) or not all(isinstance(name, str) for name in classes or ()):
+            raise FcamError(f"classes are {shown(classes)}; give a list of names in the order of the outputs")
         self.classifier = classifier
         self.decoder = decoder
         self.classes = list(classes) if classes is not None else None

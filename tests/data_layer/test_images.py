@@ -225,6 +225,18 @@ def test_error_survives_a_loader_worker(tmp_path: Path) -> None:
     assert str(caught.value) == f"cannot read image {tmp_path / 'missing.jpg'}: it does not exist"
 
 
+def test_what_the_system_refuses_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "loop.jpg").symlink_to("loop.jpg")
+    for path, reason in (
+        (tmp_path / "loop.jpg", "too many levels of symbolic links"),
+        (tmp_path / ("long" * 100), "file name too long"),
+        ("https://example.org/a.jpg", "it is a web address; download the file first"),
+    ):
+        with pytest.raises(ImageError) as caught:
+            open_image(path)
+        assert caught.value.reason == reason
+
+
 def test_masks_of_any_mode(tmp_path: Path) -> None:
     mask = np.zeros((6, 9), dtype=bool)
     mask[2:4, 3:7] = True
@@ -256,6 +268,12 @@ def test_find_images(tmp_path: Path) -> None:
     assert names("phone")[1] == [
         "phone: the folder holds no image file that can be read, only such as IMG_1.HEIC; convert them to JPEG or PNG"
     ]
+    for name in ("IMG_1.jpg", "IMG_2.HEIC"):  # the first of which is there in both formats
+        (tmp_path / "phone" / name).touch()
+    assert names("phone") == (
+        ["phone/IMG_1.jpg"],
+        ["IMG_2.HEIC: HEIC files cannot be read; convert it to JPEG or PNG"],
+    )
     assert find_images("https://example.org/a.jpg")[1][0].reason == (
         "it is a web address; download the file first"
     )

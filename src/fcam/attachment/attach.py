@@ -11,6 +11,7 @@ from torch import nn
 
 from fcam.attachment import sources
 from fcam.attachment.attached import classifier_from
+from fcam.cams.forward import unwrap
 from fcam.decoder import Decoder, decoder_channels
 from fcam.errors import FcamError, shown
 from fcam.model import FCAM
@@ -57,6 +58,7 @@ def attach(
     """
     if isinstance(model, str):
         source, model = model, sources.build(model, pretrained=True)
+    model = unwrap(model)  # a wrapper has neither the network's name nor its normalisation
     own_mean, own_std, origin = sources.normalization(model)
     if given := checked_normalization(mean, std):
         own_mean, own_std = given

@@ -271,5 +271,10 @@ def rebuild(config: dict[str, Any], given: nn.Module | str | None = None) -> Att
         )
     # Random weights may look linear, or not, by chance; the trained ones have been looked at.
     found.head.linear, found.head.scores = saved["linear"], saved.get("scores", found.head.scores)
-    found.head.linear_weight()  # a name that is not there must be noticed now
+    try:
+        found.head.linear_weight()
+    except AttributeError as error:  # a name that is not there must be noticed now
+        raise FcamError(
+            f"{name or type(model).__name__} has no weight {shown(saved['linear'])} in its head; {advice}"
+        ) from error
     return found

@@ -105,7 +105,8 @@ def _copy(model: nn.Module) -> nn.Module:
         raise
     except (RuntimeError, TypeError, ValueError) as error:
         raise FcamError(
-            f"{type(model).__name__} cannot be copied ({short(error)}); pass it as it is after construction and loading"
+            f"{type(model).__name__} cannot be copied ({short(error)}); pass it as it is after construction and loading, "
+            "lazy layers run once, pruning and old weight norms removed (torch.nn.utils.prune.remove, remove_weight_norm)"
         ) from error
 
 

@@ -41,7 +41,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     """
     path = Path(path)
     if not path.is_file():
-        raise FcamError(f"the weights file {path} does not exist; check the path")
+        what = "is a folder; name the file in it" if path.is_dir() else "does not exist; check the path"
+        raise FcamError(f"the weights file {path} {what}")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

@@ -140,7 +140,8 @@ def find_images(
 
     A named file is taken whatever its suffix, and so are the files a pattern with a suffix finds (`*.dat`).
     Folders are searched recursively for `SUFFIXES` in any case; hidden files and the pictures that a prediction
-    left there (`RESULT_FOLDERS` beside a `RESULTS`) are passed over. Order is that
+    left there (`RESULT_FOLDERS` beside a `RESULTS`) are passed over, and photos in a camera's format that cannot be
+    read are a problem each, unless one that can lies beside them under the same name. Order is that
     of the arguments, sorted by path within each; a file is listed once.
     """
     found: dict[Path, None] = {}
@@ -158,7 +159,7 @@ def find_images(
     return list(found), problems
 
 
-def _absence(path: Path) -> str:
+def _absence(path: str | os.PathLike[str]) -> str:
     """Return why there seems to be nothing at `path`: nothing, or a folder that may not be looked into."""
     try:
         os.lstat(path)
@@ -166,7 +167,7 @@ def _absence(path: Path) -> str:
         pass
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    web = str(path).startswith(("http:/", "https:/"))
+    web = os.fspath(path).startswith(("http:/", "https:/"))
     return "it is a web address; download the file first" if web else "it does not exist"
 
 
@@ -225,9 +226,18 @@ def _matches(pattern: Path, problems: list[Problem]) -> list[Path]:
 def _search(folder: Path, problems: list[Problem]) -> list[Path]:
     before = len(problems)
     found = files_below(folder, problems)
-    if not found and len(problems) == before:
-        other = next((path for path in folder.rglob("[!.]*") if path.suffix.lower() in _UNREAD), None)
-        such = f" that can be read, only such as {other.name}; convert them to JPEG or PNG" if other else ""
+    unread = sorted(path for path in folder.rglob("[!.]*") if path.suffix.lower() in _UNREAD)
+    if found:
+        read = {path.with_suffix("") for path in found}  # a raw file beside its JPEG is the same photo
+        problems += [
+            Problem(str(path), f"{path.suffix[1:].upper()} files cannot be read; convert it to JPEG or PNG")
+            for path in unread
+            if path.with_suffix("") not in read
+        ]
+    elif len(problems) == before:
+        such = (
+            f" that can be read, only such as {unread[0].name}; convert them to JPEG or PNG" if unread else ""
+        )
         problems.append(Problem(str(folder), f"the folder holds no image file{such}"))
     return found
 
@@ -240,7 +250,7 @@ def _reasons(path: str | os.PathLike[str]) -> Iterator[None]:
     except ImageError:
         raise
     except FileNotFoundError as error:
-        raise _refusal(path, "it does not exist") from error
+        raise _refusal(path, _absence(path)) from error
     except IsADirectoryError as error:
         raise _refusal(path, "it is a folder, not an image file") from error
     except PermissionError as error:
@@ -252,9 +262,16 @@ def _reasons(path: str | os.PathLike[str]) -> Iterator[None]:
     # Decoders raise SyntaxError, struct.error, zlib.error and more on damaged files; all mean the same to a
     # user.
     except Exception as error:
-        detail = cut(str(error).strip().split("\n")[0]) or type(error).__name__
-        reason = "it is truncated" if "truncated" in detail.lower() else f"it is damaged ({detail})"
-        raise _refusal(path, reason) from error
+        raise _refusal(path, _damage(error)) from error
+
+
+def _damage(error: Exception) -> str:
+    if (
+        isinstance(error, OSError) and error.strerror
+    ):  # of the system, such as a loop of links, and not of a decoder
+        return error.strerror.lower()
+    detail = cut(str(error).strip().split("\n")[0]) or type(error).__name__
+    return "it is truncated" if "truncated" in detail.lower() else f"it is damaged ({detail})"
 
 
 def _refusal(path: str | os.PathLike[str], reason: str) -> ImageError:

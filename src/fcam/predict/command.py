@@ -13,7 +13,7 @@ from tyro.conf import Positional
 
 from fcam import shipped
 from fcam.data.images import MAX_PIXELS, find_images
-from fcam.errors import FcamError
+from fcam.errors import FcamError, one_line
 from fcam.labels import LabelFormat, LabelOptions, check_formats, export_labels
 from fcam.predict.folder import FolderResult, predict_files
 from fcam.predict.localizer import Localizer
@@ -182,16 +182,11 @@ def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
 def _report(result: FolderResult, config: PredictConfig, asked: int) -> None:
     """Say what was done, what failed and why."""
     for row in result.failed[:SHOWN_FAILURES]:
-        say(_printable(f"skipped {row['path']}: {row['reason']}"))
+        say(one_line(f"skipped {row['path']}: {row['reason']}"))
     if len(result.failed) > SHOWN_FAILURES:
         say(f"... and {len(result.failed) - SHOWN_FAILURES} more")
     kept = f" ({result.resumed} from the run before)" if result.resumed else ""
     failed = f", {len(result.failed)} failed" if result.failed else ""
-    say(_printable(f"{len(result.rows)} of {asked} done{kept}{failed}: {config.out / FINAL}"))
+    say(one_line(f"{len(result.rows)} of {asked} done{kept}{failed}: {config.out / FINAL}"))
     if result.interrupted:
         say("stopped early; the same command with --resume does the rest")
-
-
-def _printable(text: str) -> str:
-    """Replace what a terminal cannot show, such as file names that are not valid UTF-8."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator
+from numbers import Integral, Real
 from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
@@ -19,16 +20,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fcam import cams, shipped
-from fcam.data.images import MAX_PIXELS, open_image, to_rgb
+from fcam.cams.closed_form import CLOSED_FORMS
+from fcam.data.images import MAX_PIXELS, open_image
 from fcam.errors import FcamError
 from fcam.errors import cut as shortened
 from fcam.folding import folded
 from fcam.model import FCAM, FCAMOutput, foreground
 from fcam.model_card import card_size, card_threshold
 from fcam.precision import fast_dtype
+from fcam.predict.photo import Photo, as_image, is_one
 from fcam.predict.prediction import BoxRule, Prediction, cut
 
-Photo = str | os.PathLike[str] | Image.Image | NDArray[np.uint8] | Tensor
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 __all__ = ["Localizer", "NetworkOutput", "Photo", "Prediction", "as_image", "fast_dtype"]
 
 
@@ -122,12 +125,18 @@ class Localizer:
         return folded(self.model, example.contiguous(memory_format=torch.channels_last))
 
     def _check(self) -> None:
-        if not 0 <= self.threshold < 1:
+        if not isinstance(self.threshold, Real) or not 0 <= self.threshold < 1:
             raise FcamError(f"threshold is {self.threshold}, but a share of the map's maximum lies in [0, 1)")
-        if self.size < 32:
-            raise FcamError(f"size is {self.size}, but networks need at least 32 pixels; 224 is usual")
-        if self.batch_size < 1:
+        if not isinstance(self.size, Integral) or self.size < 32:
+            raise FcamError(
+                f"size is {self.size}, but it is the side of a square in whole pixels, at least 32; 224 is usual"
+            )
+        if not isinstance(self.batch_size, Integral) or self.batch_size < 1:
             raise FcamError(f"batch_size is {self.batch_size}; take 1 or more")
+        if self.dtype not in DTYPES:
+            raise FcamError(f"dtype is {self.dtype!r}; take torch.float32 or torch.bfloat16")
+        if self.with_cam and self.cam_method not in CLOSED_FORMS:
+            raise FcamError(f"cam_method is {self.cam_method!r}; take one of {', '.join(CLOSED_FORMS)}")
         if self.box_rule not in ("largest", "all"):
             raise FcamError(f"boxes is {self.box_rule!r}; take 'largest' or 'all'")
 
@@ -141,13 +150,13 @@ class Localizer:
         A photo is a path (turned upright by its EXIF tag), a PIL image, a uint8 array (H, W, 3), or a uint8
         tensor (3, H, W). Raises `FcamError` for a photo that cannot be used; `predict_files` skips those.
         """
-        if _is_one(photos) or not isinstance(photos, Iterable):  # what is no photo is named by `open`
+        if is_one(photos) or not isinstance(photos, Iterable):  # what is no photo is named by `open`
             return next(self.stream([cast(Photo, photos)]))
         return list(self.stream(cast(Iterable[Photo], photos)))
 
     def stream(self, photos: Iterable[Photo]) -> Iterator[Prediction]:
         """Localize photos one batch at a time, holding no more than a batch in memory; order is kept."""
-        if _is_one(photos) or not isinstance(photos, Iterable):
+        if is_one(photos) or not isinstance(photos, Iterable):
             raise FcamError(
                 f"stream takes several photos, got one {type(photos).__name__}; pass a list of it"
             )
@@ -269,37 +278,6 @@ def to_size(map: Tensor, size: tuple[int, int]) -> NDArray[np.float32]:
     return resized[0, 0].clamp_(0, 1).numpy()
 
 
-def as_image(photo: Image.Image | NDArray[Any] | Tensor) -> Image.Image:
-    """Turn a PIL image, uint8 array (H, W[, 1|3|4]) or uint8 tensor ([1|3|4,] H, W) into an RGB image.
-
-    Alpha goes over white. A PIL image is taken as it is, whatever its EXIF tag says: boxes refer to the
-    pixels that were passed. Raises `FcamError` for another dtype or shape.
-    """
-    if isinstance(photo, Image.Image):
-        try:
-            return to_rgb(photo)
-        except (OSError, SyntaxError, ValueError) as error:  # files are decoded late
-            raise FcamError(
-                f"this {type(photo).__name__} cannot be decoded ({error}); open it again"
-            ) from error
-    if not isinstance(photo, np.ndarray | Tensor):
-        raise FcamError(
-            f"a photo is a path, a PIL image, a uint8 array or a uint8 tensor, got {type(photo).__name__}; "
-            "open bytes and files with PIL.Image.open"
-        )
-    kind = "tensor (channels, H, W)" if isinstance(photo, Tensor) else "array (H, W, channels)"
-    array = photo.detach().cpu().numpy() if isinstance(photo, Tensor) else np.asarray(photo)
-    if isinstance(photo, Tensor) and array.ndim == 3:
-        array = array.transpose(1, 2, 0)
-    if array.dtype != np.uint8:
-        raise FcamError(f"a photo as {kind} must be uint8, 0 to 255, got {array.dtype}; scale and convert it")
-    channels = array.shape[2] if array.ndim == 3 else 1
-    if array.ndim not in (2, 3) or channels not in (1, 3, 4) or 0 in array.shape:
-        raise FcamError(f"a photo as {kind} needs 1, 3 or 4 channels, got shape {tuple(photo.shape)}")
-    array = array.reshape(array.shape[:2]) if channels == 1 else array
-    return to_rgb(Image.fromarray(np.ascontiguousarray(array)))
-
-
 def _move(model: nn.Module, device: str | torch.device) -> None:
     try:
         model.to(device)
@@ -309,9 +287,3 @@ def _move(model: nn.Module, device: str | torch.device) -> None:
     ) as error:  # an unknown name, or no such device in this build or machine
         reason = str(error).partition("\n")[0]
         raise FcamError(f"device {device} cannot be used ({reason}); take cpu or cuda") from error
-
-
-def _is_one(photos: object) -> bool:
-    if isinstance(photos, np.ndarray | Tensor):
-        return photos.ndim < 4
-    return isinstance(photos, str | os.PathLike | Image.Image)
