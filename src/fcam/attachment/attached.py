@@ -253,6 +253,7 @@ def rebuild(config: dict[str, Any], given: nn.Module | str | None = None) -> Att
         )
     name = given if isinstance(given, str) else source
     model = given if isinstance(given, nn.Module) else sources.build(str(name), saved["num_outputs"])
+    called = type(model).__name__ if isinstance(given, nn.Module) else name
     paths = [tap["path"] for tap in saved["taps"]]
     norm = (config["mean"], config["std"], "as saved with the model")
     advice = "pass the architecture that the saved model was trained with"
@@ -266,7 +267,7 @@ def rebuild(config: dict[str, Any], given: nn.Module | str | None = None) -> Att
     wanted = [(tap["channels"], tap["stride"]) for tap in saved["taps"]], saved["num_outputs"]
     if got != wanted:
         raise FcamError(
-            f"{name or type(model).__name__} has maps (channels, stride) {got[0]} and {got[1]} outputs, not {wanted[0]} "
+            f"{called} has maps (channels, stride) {got[0]} and {got[1]} outputs, not {wanted[0]} "
             f"and {wanted[1]}; {advice}"
         )
     # Random weights may look linear, or not, by chance; the trained ones have been looked at.
@@ -274,7 +275,5 @@ def rebuild(config: dict[str, Any], given: nn.Module | str | None = None) -> Att
     try:
         found.head.linear_weight()
     except AttributeError as error:  # a name that is not there must be noticed now
-        raise FcamError(
-            f"{name or type(model).__name__} has no weight {shown(saved['linear'])} in its head; {advice}"
-        ) from error
+        raise FcamError(f"{called} has no weight {shown(saved['linear'])} in its head; {advice}") from error
     return found
