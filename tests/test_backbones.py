@@ -285,6 +285,7 @@ def test_strides_that_cannot_be_had_name_what_can() -> None:
     ("name", "message"),
     [
         ("resnet5", "use resnet50"),
+        ("resnet18", "use timm:resnet18, resnet50, timm:resnet18d"),
         ("timm:resnet1", "did you mean timm:resnet"),
         ("timm:test_vit", "choose a convolutional network"),
         ("timm:swinv2_cr_tiny_ns_224", "choose a convolutional network"),

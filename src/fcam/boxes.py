@@ -12,11 +12,11 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from fcam.contours import contours
 from fcam.errors import FcamError
+from fcam.kernels import kernel
 
 Convention: TypeAlias = Literal["reference", "exact"]
 Rule: TypeAlias = Literal["largest", "all"]
@@ -160,7 +160,7 @@ def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise FcamError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _quantize(values, levels):
     valid = True
     for i in range(values.size):

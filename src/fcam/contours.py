@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from fcam.kernels import kernel
 
 
 class Contours(NamedTuple):
@@ -53,7 +54,7 @@ def components(foreground: np.ndarray) -> Components:
     return Components(*_numbered(mask, starts, rows, row_first, parent))
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _runs(mask):
     """First column and row of every run in raster order; run 0 stands for the outside of the map."""
     height, width = mask.shape
@@ -81,7 +82,7 @@ def _runs(mask):
     return starts, rows, row_first
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _find(parent, run):
     while parent[run] != run:
         parent[run] = parent[parent[run]]
@@ -89,7 +90,7 @@ def _find(parent, run):
     return run
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _union(parent, a, b):
     # The smaller index wins, so a root is always its component's first run in raster order.
     a = _find(parent, a)
@@ -100,7 +101,7 @@ def _union(parent, a, b):
         parent[a] = b
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _join(mask, starts, row_first):
     """Union the runs of neighbouring rows and add up twice the window area of each run."""
     height, width = mask.shape
@@ -123,7 +124,7 @@ def _join(mask, starts, row_first):
     return parent, area2
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _join_rows(mask, starts, row_first, parent, area2, y):
     """Walk rows y and y+1 together, one step per change in either of them."""
     width = mask.shape[1]
@@ -165,7 +166,7 @@ def _join_rows(mask, starts, row_first, parent, area2, y):
         x, i, j = x_next, i_next, j_next
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _numbered(mask, starts, rows, row_first, parent):
     """Write the number of its component into every pixel of a run, and stretch the component's box over it."""
     width = mask.shape[1]
@@ -192,7 +193,7 @@ def _numbered(mask, starts, rows, row_first, parent):
     return numbers, boxes[:n].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _tree(mask, starts, rows, row_first, parent, area2):
     """Gather runs into components, hang them below what surrounds them, list them in OpenCV's order."""
     width = mask.shape[1]
@@ -227,7 +228,7 @@ def _tree(mask, starts, rows, row_first, parent, area2):
     return _listed(mask, starts, rows, child, sibling, box, area2, pixels, total)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _listed(mask, starts, rows, child, sibling, box, area2, pixels, total):
     boxes = np.empty((total, 4), np.int32)
     areas = np.empty(total, np.float64)

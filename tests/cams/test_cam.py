@@ -284,6 +284,7 @@ def test_class_idx_forms_agree(small: Small, images: Tensor) -> None:
         ({"target_layer": nn.Linear(1, 1)}, "not part of"),
         ({"method": "gradcam", "samples": 3}, "no option samples"),
         ({"method": "refinecam", "target_layer": "body"}, "layers="),
+        ({"method": "refinecam", "layers": "body"}, "at least two layers, got 'body'"),
         ({"method": "scorecam", "top_channels": 0}, "top_channels"),
         ({"images": torch.zeros(3, 32, 32)}, "batch dimension"),
     ],

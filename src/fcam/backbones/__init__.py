@@ -51,5 +51,5 @@ def build_backbone(name: str, pretrained: bool | str | Path = True, output_strid
         return TimmBackbone(lite0.NAME, pretrained, output_stride, label=lite0.NAME)
     if name.startswith("timm:"):
         return TimmBackbone(name.removeprefix("timm:"), pretrained, output_stride)
-    near = difflib.get_close_matches(name, [*_OWN, *list_backbones()], n=3) or _OWN
+    near = difflib.get_close_matches(name, list_backbones(), n=3) or _OWN
     raise FcamError(f"no backbone is named {name!r}; use {', '.join(near)}, or timm:<name> for a timm CNN")

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from fcam.bilateral import factors
 from fcam.bilateral.threads import run
 from fcam.bilateral.vectors import FOUR, LANES, add_scaled, combine, slice_cell, splat_edge
+from fcam.kernels import kernel
 
-_compile: Callable[..., Any] = njit(nogil=True, cache=True, fastmath=True, boundscheck=False)
-_compile_strict: Callable[..., Any] = njit(nogil=True, cache=True)  # keeps NaN comparisons meaningful
+_compile: Callable[..., Any] = kernel(fastmath=True, boundscheck=False)
+_compile_strict: Callable[..., Any] = kernel()  # keeps NaN comparisons meaningful
 
 
 @_compile_strict

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from fcam.bilateral.tensors import pixel_features
 from fcam.bilateral.threads import run
+from fcam.kernels import kernel
 
-_compile: Callable[..., Any] = njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
+_compile: Callable[..., Any] = kernel(fastmath=True, error_model="numpy")
 
 SIGHT = 4.0  # pairs further apart than this many sigmas along one axis may be skipped: they weigh < 4e-4
 MOST_CELLS = 64  # colour cells along one axis

@@ -107,10 +107,8 @@ def cam(
         return gaussian.repeat(len(images), *classes, 1, 1)
     if method == "refinecam" and target_layer is not None:
         raise FcamError("refinecam reads several layers: pass layers=[...] instead of target_layer")
-    if method == "refinecam" and layers is not None and len(layers) < 2:
-        raise FcamError(
-            f"refinecam multiplies the maps of at least two layers, got {list(layers)}; name more"
-        )
+    if method == "refinecam" and layers is not None and (isinstance(layers, str) or len(layers) < 2):
+        raise FcamError(f"refinecam multiplies the maps of at least two layers, got {layers!r}; name more")
     # Tensors made in inference mode cannot take part in any gradient, so the work is done outside of it.
     with torch.inference_mode(False), torch.no_grad():
         images = images.clone() if images.is_inference() else images

@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from fcam.kernels import kernel
 
 LEVELS = 256
 FINE = 255 * 256.0
@@ -47,7 +48,7 @@ class _Workspace(NamedTuple):
     """(., 6) int32, boxes; a row is x0, y0, x1, y1, lo, hi: the box of one component at all lo <= t < hi."""
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _workspace(height, width, shift):
     size, pixels = (height + 2) << shift, height * width
     return _Workspace(
@@ -61,7 +62,7 @@ def _workspace(height, width, shift):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def sweep_all(maps, scale, boxes, offsets, shift, exact, foreground, background, iou, number, top):
     """Overlap all contours of maps (B, H, W), in units of 1 / `scale` 256ths of a level, with the true boxes.
 
@@ -92,7 +93,7 @@ def sweep_all(maps, scale, boxes, offsets, shift, exact, foreground, background,
                 iou[i, t] = _best_iou(0, 0, 0, 0, truth)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def fill_holes(maps, scale, shift, background, levels, top):
     """Write the levels (B, H, W) of maps, every pixel raised to the lowest over which it drains to the border.
 
@@ -119,7 +120,7 @@ def fill_holes(maps, scale, shift, background, levels, top):
                     _fill(nodes[hole, _SEED], end, shift, values, work.order[1], levels[i])
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _fill(seed, end, shift, values, stack, levels):
     """Raise all pixels that came before `end` and are 4-connected with `seed` to the level of `end`."""
     pitch = 1 << shift
@@ -138,7 +139,7 @@ def _fill(seed, end, shift, values, stack, levels):
                 waiting += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _load(map, scale, shift, values):
     """Copy a map (H, W) into the middle of `values`; return its highest level, -1 if a value is impossible."""
     height, width = map.shape
@@ -155,7 +156,7 @@ def _load(map, scale, shift, values):
     return highest >> 8 if valid else -1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _overlap(spans, margin, grow, height, width, truth, iou, change):
     """Take in boxes, made wider by `margin` on all sides and by `grow` to the right and below."""
     for k in range(len(spans)):
@@ -174,7 +175,7 @@ def _overlap(spans, margin, grow, height, width, truth, iou, change):
                 iou[t] = max(iou[t], value)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _find_codes(values, shift, height, width, codes):
     """Write the code of every pixel: which of its neighbours are brighter, or as bright and earlier."""
     pitch = 1 << shift
@@ -197,7 +198,7 @@ def _find_codes(values, shift, height, width, codes):
             )
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _add_pixels(hole, rules, shift, height, width, work):
     """Add all pixels, from dark to bright for holes, and write all components and boxes into `work`.
 
@@ -241,7 +242,7 @@ def _add_pixels(hole, rules, shift, height, width, work):
     return done, last
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _list_active(values, codes, active, shift, height, width, order):
     """Write the places of the active pixels into `order[0]`, from bright to dark; return how many they are."""
     a, b = order[0], order[1]
@@ -267,13 +268,13 @@ def _list_active(values, codes, active, shift, height, width, order):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _begin(nodes, root, x, y, level, p):
     nodes[root, _PARENT], nodes[root, _SINCE], nodes[root, _SEED], nodes[root, _END] = root, level, p, 0
     nodes[root, _X0], nodes[root, _Y0], nodes[root, _X1], nodes[root, _Y1] = x, y, x, y
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _find(p, codes, step, label, nodes):
     """Return the component of a pixel that came before, and label the pixels on the way there."""
     q = p
@@ -289,7 +290,7 @@ def _find(p, codes, step, label, nodes):
     return root
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _join(nodes, a, b, level, p, spans, done):
     """Make one component of two that touch p; the one with the larger box goes on, so the outside always does."""
     if a == b:
@@ -302,14 +303,14 @@ def _join(nodes, a, b, level, p, spans, done):
     return a, done
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _extent(nodes, root):
     return np.int64(nodes[root, _X1] - nodes[root, _X0] + 1) * np.int64(
         nodes[root, _Y1] - nodes[root, _Y0] + 1
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _widen(nodes, root, x0, y0, x1, y1, level, spans, done):
     """Extend the box of a component by another from this level on."""
     a, b, c, d = nodes[root, _X0], nodes[root, _Y0], nodes[root, _X1], nodes[root, _Y1]
@@ -321,7 +322,7 @@ def _widen(nodes, root, x0, y0, x1, y1, level, spans, done):
     return done
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _close(nodes, root, level, spans, done):
     """Write out a box that ends at this level; none of the outside, or that changed again at the same level."""
     since = nodes[root, _SINCE]
@@ -333,7 +334,7 @@ def _close(nodes, root, level, spans, done):
     return done + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def iou_of_boxes(predicted, boxes, offsets, iou):
     """Overlap of one box per map and level (B, L, 4) with the map's true boxes, into `iou` (B, L)."""
     for i in range(predicted.shape[0]):
@@ -343,7 +344,7 @@ def iou_of_boxes(predicted, boxes, offsets, iou):
             iou[i, t] = _best_iou(x0, y0, x1, y1, truth)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _best_iou(x0, y0, x1, y1, truth):
     """Best inclusive overlap of one box with the true boxes; the arithmetic of `fcam.boxes.box_iou`."""
     best = 0.0

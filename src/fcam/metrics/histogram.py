@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from torch import Tensor
 
 from fcam.boxes import as_array, plain_array, raise_for_values
 from fcam.errors import FcamError
+from fcam.kernels import kernel
 from fcam.metrics.box_acc import threshold_grid
 from fcam.metrics.sweep import in_threads
 from fcam.metrics.tally import Tally
@@ -83,7 +83,7 @@ def _mask_array(mask: Tensor | np.ndarray, shape: tuple[int, ...], name: str) ->
     return np.require(array, np.uint8, ["C", "W"])
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _histogram(values, truth, edges, out, status):
     """Histograms of maps (B, P) and masks (B, P); status 1 for a wrong value, 2 for a wrong mask, 0 for neither."""
     count, pixels = values.shape
@@ -105,7 +105,7 @@ def _histogram(values, truth, edges, out, status):
         out[i] = table[0, :2] + table[1, :2]
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _find_places(values, truth, edges, places):
     """Write where each pixel counts in the tables of `_histogram`; return whether all values are possible.
 
@@ -130,7 +130,7 @@ def _find_places(values, truth, edges, places):
     return valid
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _check(values, truth):
     """1 if a map value is wrong, else 2 if a mask value is, else 0."""
     wrong = 0

@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from fcam.kernels import kernel
 
 LEVELS = 256
 LO, HI, X0, Y0, X1, Y1, AREA, START = range(8)
@@ -49,7 +50,7 @@ class Workspace(NamedTuple):
     """(H W + 1, 8) int32, closed components; a row is lo, hi, x0, y0, x1, y1, area, start."""
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def pitch_shift(width):
     """Logarithm of the row pitch, so that coordinates come from an index by shift and mask."""
     shift = 1
@@ -58,7 +59,7 @@ def pitch_shift(width):
     return shift
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def workspace(height, width):
     """Make the arrays for maps of one size."""
     size = (height + 2) << pitch_shift(width)
@@ -73,7 +74,7 @@ def workspace(height, width):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def load(levels, padded):
     """Copy a uint8 map (H, W) into the middle of `padded`."""
     height, width = levels.shape
@@ -84,7 +85,7 @@ def load(levels, padded):
             row[x] = levels[y, x]
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def mark(height, width, values, windows, marks):
     """Set each pixel's weight and the diagonals it needs.
 
@@ -118,12 +119,12 @@ def mark(height, width, values, windows, marks):
             )
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _two_of(a, b, c):
     return np.uint8((a & b) | (a & c) | (b & c))
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def components(height, width, values, work):
     """Flood a map from bright to dark and write every component to `work.nodes`; empties `values`.
 
@@ -161,7 +162,7 @@ def components(height, width, values, work):
         p = _pop(level, work)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _make_buckets(height, width, shift, values, work):
     """Give every level as many places in the queue as it has pixels, and one to write into in vain."""
     count = np.zeros(LEVELS, np.int32)
@@ -176,21 +177,21 @@ def _make_buckets(height, width, shift, values, work):
     work.base[_SEEN] = work.slot[_SEEN] = place
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _push(level, p, work):
     bucket = np.uint64(level)
     work.queue[np.uint64(work.slot[bucket])] = p
     work.slot[bucket] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _pop(level, work):
     bucket = np.uint64(level)
     work.slot[bucket] -= 1
     return np.uint64(work.queue[np.uint64(work.slot[bucket])])
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _explore(p, level, shift, values, work):
     """Queue the unseen neighbours of p; stop at and return the first brighter one, with its value."""
     one = np.uint64(1)
@@ -221,19 +222,19 @@ def _explore(p, level, shift, values, work):
     return p, np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _grow(box, p, shift, weight):
     x0, y0, x1, y1, area, start = box
     x, y = (p & ((1 << shift) - 1)) - 1, (p >> shift) - 1
     return min(x0, x), min(y0, y), max(x1, x), max(y1, y), area + weight, min(start, p)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _save(row, box):
     row[X0], row[Y0], row[X1], row[Y1], row[AREA], row[START] = box
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _merge(box, row):
     x0, y0, x1, y1, area, start = box
     return (
@@ -246,7 +247,7 @@ def _merge(box, row):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _close(stack, top, level, nodes, n, box):
     """Lower the open component to `level`; write out what ends on the way and merge it into its parent."""
     while stack[top, HI] > level:
@@ -263,7 +264,7 @@ def _close(stack, top, level, nodes, n, box):
     return top, n, box
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def sweep_largest(levels, exact, out):
     """Write the boxes of the largest components of maps (B, H, W), without holes unless `exact`, to zeros `out`."""
     count, height, width = levels.shape
@@ -284,7 +285,7 @@ def sweep_largest(levels, exact, out):
                 out[i, t, 2] = out[i, t, 3] = -1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _rank(nodes, exact, area, winner):
     """Find the largest component of every threshold; of equals the latest ("reference") or earliest start."""
     area[:] = -1
