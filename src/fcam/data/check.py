@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fcam.data import coco, folder, wsol
-from fcam.data.images import ImageError, open_image, open_mask
+from fcam.data.images import ImageError, files_below, open_image, open_mask, unread_below
 from fcam.data.split import Split
 from fcam.errors import FcamError
 from fcam.progress import epoch_bar
@@ -155,6 +155,10 @@ def _read_splits(root: Path, lists: Path | None, own_lists: bool, report: Report
 
 def _check_passed_over(root: Path, report: Report) -> None:
     """Images that belong to a split by their folder's name are missing from it; others may lie there on purpose."""
+    if unread := unread_below(root, files_below(root)):
+        report.problems.append(
+            f"passed over {len(unread)} that cannot be read, such as {unread[0].relative_to(root)}; convert to JPEG or PNG"
+        )
     for place, images in folder.passed_over(root).items():
         count = f"{len(images)} image{'s' if len(images) > 1 else ''}"
         such = images[0].relative_to(root)

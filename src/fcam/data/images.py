@@ -209,6 +209,16 @@ def files_below(folder: Path, problems: list[Problem] | None = None) -> list[Pat
     return sorted(found, key=lambda path: path.as_posix())
 
 
+def unread_below(folder: Path, read: Iterable[Path]) -> list[Path]:
+    """Return the photos below a folder, sorted, that no library here opens, such as HEIC and raw files.
+
+    A raw file beside its JPEG is the same photo: those named like one of the images `read` are not listed.
+    """
+    stems = {path.with_suffix("") for path in read}
+    found = (path for path in folder.rglob("[!.]*") if path.suffix.lower() in _UNREAD)
+    return sorted(path for path in found if path.with_suffix("") not in stems)
+
+
 def _matches(pattern: Path, problems: list[Problem]) -> list[Path]:
     matches = [Path(match) for match in sorted(glob.glob(str(pattern), recursive=True))]
     found = []
@@ -226,13 +236,11 @@ def _matches(pattern: Path, problems: list[Problem]) -> list[Path]:
 def _search(folder: Path, problems: list[Problem]) -> list[Path]:
     before = len(problems)
     found = files_below(folder, problems)
-    unread = sorted(path for path in folder.rglob("[!.]*") if path.suffix.lower() in _UNREAD)
+    unread = unread_below(folder, found)
     if found:
-        read = {path.with_suffix("") for path in found}  # a raw file beside its JPEG is the same photo
         problems += [
             Problem(str(path), f"{path.suffix[1:].upper()} files cannot be read; convert it to JPEG or PNG")
             for path in unread
-            if path.with_suffix("") not in read
         ]
     elif len(problems) == before:
         such = (
