@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from fcam.data import EvalTransform, classes, open_dataset
+from fcam.data.find import find_images
 from fcam.data.folder import split_of
-from fcam.data.images import find_images
 from fcam.errors import FcamError
 
 

@@ -19,7 +19,8 @@ from tyro.conf import UseAppendAction
 
 from fcam import shipped
 from fcam.app.look import Models
-from fcam.data.images import MAX_PIXELS, find_images
+from fcam.data.find import find_images
+from fcam.data.images import MAX_PIXELS
 from fcam.errors import FcamError
 
 DEFAULT_MODELS: tuple[str, ...] = (shipped.DEFAULT,)

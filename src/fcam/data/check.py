@@ -15,7 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fcam.data import coco, folder, wsol
-from fcam.data.images import ImageError, files_below, open_image, open_mask, unread_below
+from fcam.data.find import files_below, unread_below
+from fcam.data.images import ImageError, open_image, open_mask
 from fcam.data.split import Split
 from fcam.errors import FcamError
 from fcam.progress import epoch_bar

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from fcam.data import coco
-from fcam.data.images import files_below
+from fcam.data.find import files_below
 from fcam.data.split import SPLITS, MaskFiles, OnProblem, Split, refuse
 from fcam.errors import FcamError
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -37,20 +35,6 @@ def _max_pixels() -> int:
 MAX_PIXELS = _max_pixels()
 """Images above this many pixels are refused before they are decoded (300 MB as RGB at the 100 megapixels of the default)."""
 
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif"}
-    | {".ppm", ".pgm", ".pbm", ".pnm"}
-)
-"""Suffixes, in lower case, by which a file found in a folder counts as an image."""
-
-RESULTS = "predictions.json"
-"""What `fcam predict` leaves in its folder, beside ..."""
-RESULT_FOLDERS = ("overlays", "masks", "heatmaps", "maps", "panels", "SegmentationClass")
-"""... folders of files that look like photos or masks of somebody else's; the last is made by --export."""
-
-_UNREAD = {".heic", ".heif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"}
-"""What cameras and phones write and Pillow does not read, or not without more packages."""
-
 _DEPTHS = (8, 10, 12, 14, 16, 24, 32)
 _PROGRAMS = ("EPS", "WMF")
 """Formats that Pillow has other programs draw (Ghostscript): whoever wrote the file writes what they run."""
@@ -73,13 +57,6 @@ class ImageError(FcamError):
         super().__init__(message)
         self.path = path
         self.reason = reason or str(self)
-
-
-class Problem(NamedTuple):
-    """A path that was asked for and cannot be used, and why."""
-
-    path: str
-    reason: str
 
 
 def open_image(
@@ -133,33 +110,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.copy() if image.mode == "RGB" else image.convert("RGB")
 
 
-def find_images(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-) -> tuple[list[Path], list[Problem]]:
-    """List the image files that files, folders and glob patterns stand for, and what could not be followed.
-
-    A named file is taken whatever its suffix, and so are the files a pattern with a suffix finds (`*.dat`).
-    Folders are searched recursively for `SUFFIXES` in any case; hidden files and the pictures that a prediction
-    left there (`RESULT_FOLDERS` beside a `RESULTS`) are passed over, and photos in a camera's format that cannot be
-    read are a problem each, unless one that can lies beside them under the same name. Order is that
-    of the arguments, sorted by path within each; a file is listed once.
-    """
-    found: dict[Path, None] = {}
-    problems: list[Problem] = []
-    for item in [paths] if isinstance(paths, str | os.PathLike) else paths:
-        path = Path(item)
-        if os.path.isdir(path):
-            found.update(dict.fromkeys(_search(path, problems)))
-        elif os.path.lexists(path):
-            found[path] = None
-        elif glob.has_magic(str(path)):
-            found.update(dict.fromkeys(_matches(path, problems)))
-        else:
-            problems.append(Problem(str(item), _absence(path)))
-    return list(found), problems
-
-
-def _absence(path: str | os.PathLike[str]) -> str:
+def absence(path: str | os.PathLike[str]) -> str:
     """Return why there seems to be nothing at `path`: nothing, or a folder that may not be looked into."""
     try:
         os.lstat(path)
@@ -171,85 +122,6 @@ def _absence(path: str | os.PathLike[str]) -> str:
     return "it is a web address; download the file first" if web else "it does not exist"
 
 
-def files_below(folder: Path, problems: list[Problem] | None = None) -> list[Path]:
-    """List the image files below `folder`, sorted by path; folders that cannot be read go to `problems`.
-
-    Links to folders are followed, each target once, and none that leads back to a folder above it.
-    """
-
-    def refused(error: OSError) -> None:
-        if problems is not None:
-            problems.append(Problem(str(error.filename), (error.strerror or str(error)).lower()))
-
-    found: list[Path] = []
-    linked: set[str] = set()
-
-    def entered(parent: str, name: str) -> bool:
-        path = os.path.join(parent, name)
-        if not os.path.islink(path):
-            return True
-        target = os.path.realpath(path)
-        above = f"{os.path.realpath(parent)}{os.sep}".startswith(f"{target.rstrip(os.sep)}{os.sep}")
-        new = not above and target not in linked
-        linked.add(target)
-        return new
-
-    for parent, folders, names in os.walk(folder, onerror=refused, followlinks=True):
-        drawn = RESULT_FOLDERS if RESULTS in names else ()
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith(".") and name not in drawn and entered(parent, name)
-        )
-        found += [
-            Path(parent, name)
-            for name in names
-            if not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
-        ]
-    return sorted(found, key=lambda path: path.as_posix())
-
-
-def unread_below(folder: Path, read: Iterable[Path]) -> list[Path]:
-    """Return the photos below a folder, sorted, that no library here opens, such as HEIC and raw files.
-
-    A raw file beside its JPEG is the same photo: those named like one of the images `read` are not listed.
-    """
-    stems = {path.with_suffix("") for path in read}
-    found = (path for path in folder.rglob("[!.]*") if path.suffix.lower() in _UNREAD)
-    return sorted(path for path in found if path.with_suffix("") not in stems)
-
-
-def _matches(pattern: Path, problems: list[Problem]) -> list[Path]:
-    matches = [Path(match) for match in sorted(glob.glob(str(pattern), recursive=True))]
-    found = []
-    for match in matches:
-        if not match.is_dir():
-            if pattern.suffix or match.suffix.lower() in SUFFIXES:
-                found.append(match)
-        elif "**" not in pattern.parts:
-            found += files_below(match, problems)
-    if not found:
-        problems.append(Problem(str(pattern), "no image file matches this pattern"))
-    return found
-
-
-def _search(folder: Path, problems: list[Problem]) -> list[Path]:
-    before = len(problems)
-    found = files_below(folder, problems)
-    unread = unread_below(folder, found)
-    if found:
-        problems += [
-            Problem(str(path), f"{path.suffix[1:].upper()} files cannot be read; convert it to JPEG or PNG")
-            for path in unread
-        ]
-    elif len(problems) == before:
-        such = (
-            f" that can be read, only such as {unread[0].name}; convert them to JPEG or PNG" if unread else ""
-        )
-        problems.append(Problem(str(folder), f"the folder holds no image file{such}"))
-    return found
-
-
 @contextmanager
 def _reasons(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn whatever reading `path` raises into an `ImageError` with the reason in plain words."""
@@ -258,7 +130,7 @@ def _reasons(path: str | os.PathLike[str]) -> Iterator[None]:
     except ImageError:
         raise
     except FileNotFoundError as error:
-        raise _refusal(path, _absence(path)) from error
+        raise _refusal(path, absence(path)) from error
     except IsADirectoryError as error:
         raise _refusal(path, "it is a folder, not an image file") from error
     except PermissionError as error:
@@ -274,10 +146,10 @@ def _reasons(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _damage(error: Exception) -> str:
-    if (
-        isinstance(error, OSError) and error.strerror
-    ):  # of the system, such as a loop of links, and not of a decoder
-        return error.strerror.lower()
+    if isinstance(error, OSError) and error.strerror:
+        return (
+            error.strerror.lower()
+        )  # the system's word, on a loop of links for one; decoders have no such number
     detail = cut(str(error).strip().split("\n")[0]) or type(error).__name__
     return "it is truncated" if "truncated" in detail.lower() else f"it is damaged ({detail})"
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from fcam import shipped
-from fcam.data.images import find_images
+from fcam.data.find import find_images
 from fcam.errors import FcamError
 from fcam.export.formats import Exported, InputKind, export_onnx, export_torch
 from fcam.model import FCAM

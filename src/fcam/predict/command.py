@@ -12,7 +12,8 @@ import torch
 from tyro.conf import Positional
 
 from fcam import shipped
-from fcam.data.images import MAX_PIXELS, find_images
+from fcam.data.find import find_images
+from fcam.data.images import MAX_PIXELS
 from fcam.errors import FcamError, one_line
 from fcam.labels import LabelFormat, LabelOptions, check_formats, export_labels
 from fcam.predict.folder import FolderResult, predict_files

@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from fcam.boxes import quantize
-from fcam.data.images import RESULT_FOLDERS, RESULTS
+from fcam.data.find import RESULT_FOLDERS, RESULTS
 from fcam.errors import FcamError, cut, shown
 from fcam.files import read_json_lines, remove_leftovers, write_array, write_image, write_json, write_text
 from fcam.predict.prediction import Prediction
