@@ -190,7 +190,11 @@ def test_images_that_a_split_reaches_by_a_link_are_not_passed_over(tmp_path: Pat
 def test_photos_of_kinds_that_are_not_read_are_named(tmp_path: Path) -> None:
     put(tmp_path, *BESIDE)
     (tmp_path / ".cache").mkdir()
-    for name in ("train/cat/a.NEF", "train/cat/x.HEIC", ".cache/y.HEIC"):  # the first of which is there as PNG too
+    for name in (
+        "train/cat/a.NEF",
+        "train/cat/x.HEIC",
+        ".cache/y.HEIC",
+    ):  # the first of which is there as PNG too
         (tmp_path / name).touch()
     assert check(tmp_path).problems == [
         "passed over 1 that cannot be read, such as train/cat/x.HEIC; convert to JPEG or PNG"
