@@ -33,7 +33,7 @@ import torch
 import tyro
 from scipy.ndimage import maximum_filter, minimum_filter
 from skimage.filters import threshold_otsu
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fcam import winograd
@@ -135,7 +135,12 @@ def decode(decoder: Decoder, features: list[Tensor], size: torch.Size) -> Tensor
             if x.shape[-2:] != skip.shape[-2:]:
                 x = F.interpolate(x, size=skip.shape[-2:], mode="bilinear", align_corners=True)
             x = torch.cat((x, skip), dim=1)
-        x = block.conv2(block.conv1(x))  # type: ignore[operator]
+        convolution, *others = cast(nn.Sequential, block.conv1)
+        # Not called as a module, which would double x itself, and more cheaply.
+        x = F.conv2d(x, cast(Tensor, convolution.weight), padding=1)
+        for layer in others:
+            x = layer(x)
+        x = cast(nn.Sequential, block.conv2)(x)
     x = decoder.segmentation_head(x)
     if x.shape[-2:] != size:
         x = F.interpolate(x, size=size, mode="bilinear", align_corners=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fcam.errors import FcamError
+from fcam.upsampled import UpsampledConv2d, fit
 
 if TYPE_CHECKING:
     from fcam.backbones import Backbone
@@ -101,7 +100,7 @@ class Decoder(nn.Module):
         x = self.center(x)
         for block, skip in zip(self.blocks, [*skips, *[None] * (len(self.blocks) - len(skips))], strict=True):
             x = block(x, skip)
-        return _fit(self.segmentation_head(x), size)
+        return fit(self.segmentation_head(x), size)
 
 
 class DecoderBlock(nn.Module):
@@ -109,41 +108,21 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, in_channels: int, skip_channels: int, out_channels: int) -> None:
         super().__init__()
-        self.conv1 = _conv_bn_relu(in_channels + skip_channels, out_channels)
+        self.conv1 = _bn_relu_after(UpsampledConv2d(in_channels + skip_channels, out_channels))
         self.conv2 = _conv_bn_relu(out_channels, out_channels)
 
     def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
-        if skip is None:
-            x = F.interpolate(x, scale_factor=2.0, mode="nearest")
-        else:
-            # Doubling each pixel and sampling back to the old size with corners aligned gives the old map:
-            # sample i falls between the two copies of pixel i. So nothing is done when the sizes agree.
-            if not _same_size(x.shape[-2:], skip.shape[-2:]):
-                x = _fit(F.interpolate(x, scale_factor=2.0, mode="nearest"), skip.shape[-2:])
-            x = torch.cat((x, skip), dim=1)
-        return self.conv2(self.conv1(x))
-
-
-def _fit(x: Tensor, size: Sequence[int]) -> Tensor:
-    if _same_size(x.shape[-2:], size):
-        return x
-    return F.interpolate(x, size=tuple(size), mode="bilinear", align_corners=True)
-
-
-def _same_size(first: Sequence[int], second: Sequence[int]) -> bool:
-    """Whether two sizes agree; symbols, in a graph of any size, only where they do for every size."""
-    for a, b in zip(first, second, strict=True):
-        if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
-            from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-            if not statically_known_true(a == b):
-                return False
-        elif a != b:
-            return False
-    return True
+        convolution, *others = self.conv1
+        x = convolution(x, skip)
+        for layer in others:
+            x = layer(x)
+        return self.conv2(x)
 
 
 def _conv_bn_relu(in_channels: int, out_channels: int) -> nn.Sequential:
-    conv = nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1, bias=False)
-    nn.init.kaiming_uniform_(conv.weight, mode="fan_in", nonlinearity="relu")
-    return nn.Sequential(conv, nn.BatchNorm2d(out_channels), nn.ReLU(inplace=True))
+    return _bn_relu_after(nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1, bias=False))
+
+
+def _bn_relu_after(convolution: nn.Conv2d) -> nn.Sequential:
+    nn.init.kaiming_uniform_(convolution.weight, mode="fan_in", nonlinearity="relu")
+    return nn.Sequential(convolution, nn.BatchNorm2d(convolution.out_channels), nn.ReLU(inplace=True))

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from fcam import cams
 from fcam.config import OptimizerConfig, TrainConfig
 from fcam.errors import FcamError
+from fcam.folding import folded
 from fcam.losses import PixelAlignmentLoss
 from fcam.model import FCAM
 from fcam.mosaics import draw_mosaics
@@ -55,7 +56,9 @@ class ClassifierStage(nn.Module):
         self, images: Tensor, labels: Tensor, epoch: int, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
         """Weighted loss terms of one batch; images (B, 3, H, W) in [0, 1], labels (B,)."""
-        return {"cross_entropy": F.cross_entropy(self.classifier(images).logits.float(), labels)}
+        with quick_convolutions(images):
+            logits = self.classifier(images).logits.float()
+        return {"cross_entropy": F.cross_entropy(logits, labels)}
 
 
 class DecoderStage(nn.Module):
@@ -77,6 +80,8 @@ class DecoderStage(nn.Module):
         self.settings = config.stage2
         self.config = config
         self.loss = PixelAlignmentLoss(config.loss)
+        # In a list, which hides it from parameters and state: a copy of the classifier that runs quicker.
+        self._frozen: list[nn.Module] = [model.classifier]
 
     @property
     def trained(self) -> nn.Module:
@@ -84,28 +89,34 @@ class DecoderStage(nn.Module):
         return self.model.decoder
 
     def parameter_groups(self, optimizer: OptimizerConfig) -> list[dict[str, Any]]:
-        """One group, the decoder."""
-        self.model.classifier.freeze()
+        """One group, the decoder; from here on the classifier is fixed."""
+        classifier = self.model.classifier
+        classifier.freeze()
+        side, device = self.config.crop, next(classifier.parameters()).device
+        example = torch.zeros(1, 3, side, side, device=device).contiguous(memory_format=torch.channels_last)
+        self._frozen = [folded(classifier, example)]
         return [{"params": list(self.model.decoder.parameters()), "lr": optimizer.lr}]
 
     def forward(
         self, images: Tensor, labels: Tensor, epoch: int, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
         """Weighted loss terms of one batch; images (B, 3, H, W) in [0, 1], labels (B,)."""
-        with quick_convolutions(images), torch.no_grad():
-            features = self.model.classifier(images).features
+        features = self.features(images)
         maps = self._maps(images, features, labels, generator) if self.loss.needs_seeds(epoch) else None
         if count := round(self.config.mosaics * len(images)):
             mosaics, their_maps = draw_mosaics(images, maps, count, generator)
-            with quick_convolutions(mosaics), torch.no_grad():
-                their_features = self.model.classifier(mosaics).features
+            features = [torch.cat(pair) for pair in zip(features, self.features(mosaics), strict=True)]
             images = torch.cat((images, mosaics))
-            features = [torch.cat(pair) for pair in zip(features, their_features, strict=True)]
             maps = None if maps is None or their_maps is None else torch.cat((maps, their_maps))
         seeds = None if maps is None else sample_seeds(maps, self.config.seeds, generator)
         with quick_convolutions(images):
             logits = self.model.decoder(features, images.shape[-2:]).float()
         return self.loss(logits, seeds, images, epoch)
+
+    def features(self, images: Tensor) -> list[Tensor]:
+        """The frozen classifier's features [f1, ..., fD] of images (B, 3, H, W) in [0, 1]."""
+        with quick_convolutions(images), torch.no_grad():
+            return self._frozen[0](images).features
 
     def _maps(
         self, images: Tensor, features: Sequence[Tensor], labels: Tensor, generator: torch.Generator | None

@@ -106,14 +106,19 @@ def gains(images: Tensor, weight: Tensor) -> bool:
     """Whether maps (B, C, H, W) and a kernel are of a kind and size for which this way is quicker."""
     if weight.shape[2:] != (3, 3) or not images.dtype == weight.dtype == torch.float32 or images.dim() != 4:
         return False
-    out, into = weight.shape[:2]
     height, width = _patches(images.shape)
     return (
-        out * into >= WIDTH * (out + into)
+        is_wide(weight)
         and height * width >= PATCHES_EACH
         and len(images) * height * width >= PATCHES
         and images.is_contiguous(memory_format=torch.channels_last)
     )
+
+
+def is_wide(weight: Tensor) -> bool:
+    """Whether a kernel (K, C, 3, 3) has enough channels on both sides."""
+    out, into = weight.shape[:2]
+    return out * into >= WIDTH * (out + into)
 
 
 class _Convolution(torch.autograd.Function):

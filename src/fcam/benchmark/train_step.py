@@ -82,8 +82,8 @@ class Step:
         with lap("images"):
             images = self.bytes.float().div_(255)
         with autocast(self.precision, self.device):
-            with lap("backbone"), torch.no_grad(), quick_convolutions(images):
-                features = model.classifier(images).features
+            with lap("backbone"):
+                features = self.stage.features(images)
             with lap("cam"):
                 maps = interpolated(
                     model.classifier,

@@ -1,0 +1,86 @@
+"""What convolving before doubling saves in the decoder: `python benchmarks/upsampled.py resnet50` prints Markdown.
+
+Processor time of the decoder on features of random images, with and without the quick way of `fcam.upsampled`, in turns:
+forward at batch 1 as in inference, forward and backward at batch 8 as in training. Least of several, so that a machine that
+does other work too can be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+import fcam
+from fcam.upsampled import UpsampledConv2d
+from fcam.winograd import quick_convolutions
+
+NETWORKS = ("resnet50", "vgg16", "inceptionv3", "tf_efficientnet_lite0")
+
+
+def ratio(act: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Least milliseconds of `act` without and with the quick way."""
+
+    def lap() -> float:
+        start = time.process_time()
+        act()
+        return 1e3 * (time.process_time() - start)
+
+    def plain_lap() -> float:
+        with patch.object(UpsampledConv2d, "_gains", lambda *_: False):
+            return lap()
+
+    laps = [(plain_lap(), lap()) for _ in range(repeats + 1)][1:]
+    return min(plain for plain, _ in laps), min(quick for _, quick in laps)
+
+
+def measure(name: str, repeats: int) -> str:
+    """The row of one network."""
+    model: nn.Module = fcam.create_model(name, 1000, pretrained=False).eval()
+    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    assert isinstance(model, fcam.FCAM)
+
+    def features(batch: int) -> tuple[Tensor, list[Tensor]]:
+        images = torch.rand(batch, 3, 224, 224).contiguous(memory_format=torch.channels_last)
+        with torch.no_grad():
+            return images, model.classifier(images).features
+
+    _, of_one = features(1)
+    images, of_batch = features(8)
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return model.decoder(of_one, (224, 224))
+
+    def step() -> None:
+        with quick_convolutions(images):
+            model.decoder(of_batch, (224, 224)).sum().backward()
+
+    plain, quick = ratio(forward, repeats)
+    model.decoder.train()
+    plain_step, quick_step = ratio(step, repeats)
+    return (
+        f"| {name} | {plain:.0f} | {quick:.0f} | {plain / quick:.2f} "
+        f"| {plain_step:.0f} | {quick_step:.0f} | {plain_step / quick_step:.2f} |"
+    )
+
+
+def main() -> None:
+    """A row per network."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| decoder of | forward, ms | quick | ratio | forward and backward of 8, ms | quick | ratio |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for name in arguments.networks:
+        print(measure(name, arguments.repeats), flush=True)
+
+
+if __name__ == "__main__":
+    main()
