@@ -138,3 +138,22 @@ def test_the_decoders_step_goes_this_way_and_gives_the_same(counted, monkeypatch
     assert (512, 512, 3, 3) in counted
     for quick, direct in zip(found["quick"], found["direct"], strict=True):
         torch.testing.assert_close(quick, direct, rtol=1e-3, atol=1e-4 * float(direct.abs().max()))
+
+
+@needs_mkl
+@pytest.mark.filterwarnings("ignore")  # of torch.jit, about itself
+@torch.no_grad()
+def test_a_whole_forward_pass_goes_this_way_and_gives_the_same_but_not_in_graphs(counted, monkeypatch):
+    torch.manual_seed(0)
+    model = create_model("resnet50", 5, pretrained=False).eval().to(memory_format=LAST)  # type: ignore[call-overload]
+    images = torch.rand(2, 3, 64, 64).contiguous(memory_format=LAST)
+    direct = model(images)
+    assert counted == []
+    monkeypatch.setattr(winograd, "PATCHES_EACH", 4)
+    monkeypatch.setattr(winograd, "PATCHES", 8)
+    torch.jit.trace(model, (images,), check_trace=False, strict=False)
+    assert counted == []
+    quick = model(images)
+    assert (256, 3072, 3, 3) in counted
+    for found, true in zip(quick[:2], direct[:2], strict=True):
+        torch.testing.assert_close(found, true, rtol=1e-3, atol=1e-4 * float(true.abs().max()))

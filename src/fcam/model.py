@@ -14,6 +14,7 @@ from fcam.backbones.weights import load_checked
 from fcam.classifier import Classifier
 from fcam.decoder import Decoder
 from fcam.errors import FcamError, cut, shown
+from fcam.winograd import quick_convolutions
 
 CLASSIFIER_WEIGHTS, IMAGENET = "classifier_weights", "imagenet"
 """Entry of `config.json` beside weights that are the decoder's alone."""
@@ -78,9 +79,10 @@ class FCAM(nn.Module):
 
         Raises `FcamError` when the images have another shape, type or range.
         """
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.classifier.frozen):
-            logits, features = self.classifier(images)
-        maps = self.decoder(features, images.shape[-2:])
+        with quick_convolutions(images):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.classifier.frozen):
+                logits, features = self.classifier(images)
+            maps = self.decoder(features, images.shape[-2:])
         return FCAMOutput(logits.float(), maps.float(), features)
 
     def foreground(self, images: Tensor) -> Tensor:

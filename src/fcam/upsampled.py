@@ -44,7 +44,7 @@ class UpsampledConv2d(nn.Conv2d):
 
     def _gains(self, x: Tensor, skip: Tensor | None) -> bool:
         return (
-            not torch.compiler.is_compiling()
+            not (torch.compiler.is_compiling() or torch.jit.is_tracing())
             and x.device.type == "cpu"
             and x.dtype == self.weight.dtype == torch.float32
             and not torch.is_autocast_enabled("cpu")

@@ -61,7 +61,7 @@ _OUTPUT = _squared([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0]
 
 
 def quick_convolutions(images: Tensor) -> AbstractContextManager[Any]:
-    """A context in which `torch.conv2d` takes this way where it gains; nothing off the CPU, under autocast or when compiling.
+    """A context in which `torch.conv2d` takes this way where it gains; nothing off the CPU, under autocast or in graphs.
 
     Results differ from the direct way by rounding: 3e-6 of their size against 1e-6. Which layers take it depends on shapes
     alone, so a run gives the same numbers every time.
@@ -70,7 +70,9 @@ def quick_convolutions(images: Tensor) -> AbstractContextManager[Any]:
         images: the batch that will go through the network.
     """
     if (
-        torch.compiler.is_compiling()
+        not isinstance(images, Tensor)  # which the network will refuse in its own words
+        or torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
         or images.device.type != "cpu"
         or images.dtype != torch.float32
         or not torch.backends.mkl.is_available()  # with another library this has not been measured
