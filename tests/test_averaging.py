@@ -71,3 +71,11 @@ def test_a_restored_average_goes_on_as_the_first_would_have():
         wanted = module[0].weight.clone()  # type: ignore[index]
     with second.in_place():
         assert torch.equal(module[0].weight, wanted)  # type: ignore[index]
+
+
+def test_never_waits_for_the_device():
+    module = net().to("meta")  # whose values nobody can read
+    average = WeightAverage(module, 0.9)
+    for _ in range(3):
+        average.update()
+    assert int(average.state_dict()["n_averaged"]) == 3  # type: ignore[index]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
+
+STEPS, PREFIX = "n_averaged", "module."
+"""Keys of a state: the number of steps, and what stands before the names of the averaged tensors."""
 
 
 class WeightAverage:
     """Exponential moving average of a module's weights and batch statistics.
 
     After n steps the average keeps min(decay, (1 + n) / (10 + n)) of itself, so that the first steps, far from where
-    training ends, are forgotten quickly.
+    training ends, are forgotten quickly. Steps are counted here and not on the device: `update` never waits for it.
 
     Args:
         module: what is trained; its values at this moment are not part of the average.
@@ -23,21 +27,19 @@ class WeightAverage:
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
-        self.module = module
-        self._average = None
-        if decay > 0:
+        self.module, self.decay, self.steps = module, decay, 0
+        self._average = copy.deepcopy(module) if decay > 0 else None
 
-            def blend(average: Tensor, value: Tensor, steps: Tensor | int) -> Tensor:
-                if not torch.is_floating_point(value):
-                    return value
-                return torch.lerp(value, average, min(decay, (1 + int(steps)) / (10 + int(steps))))
-
-            self._average = AveragedModel(module, avg_fn=blend, use_buffers=True)
-
+    @torch.no_grad()
     def update(self) -> None:
         """Take in the module's present values; called after every optimizer step."""
-        if self._average is not None:
-            self._average.update_parameters(self.module)
+        if self._average is None:
+            return
+        share = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        for average, value in zip(_tensors(self._average), _tensors(self.module), strict=True):
+            blended = self.steps > 0 and value.is_floating_point()
+            average.copy_(torch.lerp(value, average, share) if blended else value)
+        self.steps += 1
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
@@ -46,7 +48,7 @@ class WeightAverage:
             yield
             return
         own = {name: value.detach().clone() for name, value in self.module.state_dict().items()}
-        self.module.load_state_dict(self._average.module.state_dict())
+        self.module.load_state_dict(self._average.state_dict())
         try:
             yield
         finally:
@@ -54,9 +56,18 @@ class WeightAverage:
 
     def state_dict(self) -> dict[str, Any] | None:
         """The average as it goes into the resume point; None when there is none."""
-        return None if self._average is None else self._average.state_dict()
+        if self._average is None:
+            return None
+        tensors = {f"{PREFIX}{name}": value for name, value in self._average.state_dict().items()}
+        return {STEPS: torch.tensor(self.steps), **tensors}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on from a resume point."""
+        """Go on from a resume point; raises what `torch.nn.Module.load_state_dict` does, and KeyError without a count."""
         if self._average is not None and state is not None:
-            self._average.load_state_dict(state)
+            tensors = {name.removeprefix(PREFIX): value for name, value in state.items() if name != STEPS}
+            self._average.load_state_dict(tensors)
+            self.steps = int(state[STEPS])
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    return chain(module.parameters(), module.buffers())
