@@ -1,7 +1,7 @@
 """The Gaussian filter on CPU: numba kernels that run without the GIL, one thread per image and map.
 
 The colour grid keeps only the runs of nodes that pixels touch: a line is a (red, green) pair of nodes, and
-holds the blue nodes from the lowest to the highest one in use. Plain threads carry the work, not numba's
+holds the blue nodes from the lowest to the highest one in use. Plain threads carry the work (`fcam.threads`), not numba's
 parallel loops, whose pools cannot be entered from two threads, break after a fork, or fix the thread count.
 """
 
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from fcam.bilateral import factors
-from fcam.bilateral.threads import run
 from fcam.bilateral.vectors import FOUR, LANES, add_scaled, combine, slice_cell, splat_edge
 from fcam.kernels import kernel
+from fcam.threads import run
 
 _compile: Callable[..., Any] = kernel(fastmath=True, boundscheck=False)
 _compile_strict: Callable[..., Any] = kernel()  # keeps NaN comparisons meaningful

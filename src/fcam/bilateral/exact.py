@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fcam.bilateral.tensors import pixel_features
-from fcam.bilateral.threads import run
 from fcam.kernels import kernel
+from fcam.threads import run
 
 _compile: Callable[..., Any] = kernel(fastmath=True, error_model="numpy")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 from numba import config
@@ -12,6 +12,7 @@ from fcam.boxes import Convention, raise_for_values
 from fcam.metrics.boxtree import FINE, LEVELS, fill_holes, iou_of_boxes, sweep_all
 from fcam.metrics.maxtree import sweep_largest
 from fcam.metrics.ring import rules
+from fcam.threads import run
 
 
 def largest_boxes(levels: np.ndarray, convention: Convention = "reference") -> np.ndarray:
@@ -118,12 +119,7 @@ def in_threads(work: Callable[[int, int], object], count: int) -> None:
     As many threads as numba would use: the cores this process may run on, or the environment variable
     NUMBA_NUM_THREADS.
     """
-    workers = min(config.NUMBA_NUM_THREADS, count)  # pyright: ignore[reportAttributeAccessIssue]
-    if workers <= 1:
-        if count:
-            work(0, count)
-        return
-    edges = [count * i // workers for i in range(workers + 1)]
-    # Plain threads over nogil kernels: unlike numba's own pool they survive fork and concurrent callers.
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, edges[:-1], edges[1:]))
+    threads: int = config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
+    slices = min(threads, count)
+    edges = [count * i // slices for i in range(slices + 1)] if count else []
+    run(lambda edge: work(*edge), pairwise(edges), threads)
