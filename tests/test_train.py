@@ -22,10 +22,11 @@ from fcam.config import LossConfig, ModelConfig, OptimizerConfig, SeedConfig, St
 from fcam.data import open_dataset
 from fcam.errors import FcamError
 from fcam.model import FCAM
+from fcam.optimization import learning_rate
 from fcam.run import Run, load_config
 from fcam.stages import ClassifierStage, DecoderStage
 from fcam.start import settle
-from fcam.train import _learning_rate, train
+from fcam.train import train
 from launched import in_two_processes
 
 
@@ -392,11 +393,11 @@ def test_accumulation_moves_the_weights_once_per_group_of_steps(tiny_config, tmp
 
 def test_schedule_of_the_reference():
     step = OptimizerConfig(lr=1.0, schedule="step", step_epochs=15, gamma=0.1)
-    rates = [_learning_rate(1.0, epoch, 50, step) for epoch in (1, 15, 16, 30, 31, 46, 50)]
+    rates = [learning_rate(1.0, epoch, 50, step) for epoch in (1, 15, 16, 30, 31, 46, 50)]
     assert rates == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.001, 0.001])
-    assert _learning_rate(1.0, 200, 200, step) == 1e-7
+    assert learning_rate(1.0, 200, 200, step) == 1e-7
     cosine = dataclasses.replace(step, schedule="cosine")
-    assert _learning_rate(1.0, 1, 10, cosine) == 1.0
+    assert learning_rate(1.0, 1, 10, cosine) == 1.0
     assert StageConfig().optimizer.momentum == 0.9
 
 

@@ -1,4 +1,4 @@
-"""Training: one loop for both stages, read from top to bottom.
+"""Training: one loop over epochs for both stages, read from top to bottom; `fcam.optimization` does an epoch.
 
 Everything random is a function of (seed, epoch, step, process), so a run that was killed and resumed ends with the
 same weights as one that was not.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import math
 import time
 from pathlib import Path
 from typing import Any, get_args
@@ -17,33 +16,26 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
-from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch import nn
 
 from fcam import files
-from fcam.averaging import WeightAverage
-from fcam.config import OptimizerConfig, SelectionMetric, TrainConfig
-from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open_dataset, splits
+from fcam.config import SelectionMetric, TrainConfig
+from fcam.data import EvalTransform, open_dataset, splits
 from fcam.environment import environment
 from fcam.errors import FcamError
 from fcam.evaluate import MapOptions, evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
+from fcam.optimization import Optimization, Stage, copy_of
 from fcam.precision import resolve
 from fcam.processes import process_state
-from fcam.progress import epoch_bar, say
-from fcam.quiet import quiet_decoders
+from fcam.progress import say
 from fcam.run import Run, config_to_dict
 from fcam.stages import ClassifierStage, DecoderStage, SeedMaps
 from fcam.start import build, check_classes, introduce, settle, trains_classifier
 
-Stage = ClassifierStage | DecoderStage
 IMAGENET_CLASSES = 1000
 """With so many classes a pretrained backbone brings its own head."""
-SEEDS = 2**32
-"""So many seeds numpy knows."""
-CHECK_EVERY = 20
-"""Steps between looks at the loss; each look makes an accelerator wait."""
 
 
 def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
@@ -61,29 +53,13 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     Raises:
         FcamError: settings, data or a loss that went wrong, in one sentence.
     """
-    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise FcamError(
-            '--tensorboard needs a package that is not installed; pip install "fcam[tensorboard]"'
-        )
-    AcceleratorState._reset_state()  # it remembers the precision of an earlier run in this process, and refuses another
-    accelerator = Accelerator(
-        mixed_precision=resolve(config.precision, process_state().device or torch.device("cpu")),
-        log_with="tensorboard" if config.tensorboard else None,
-        project_dir=config.out,
-    )
-    if accelerator.device.type == "cpu":
-        keep_freed_memory()
+    accelerator = _accelerator(config)
     config = settle(config)
     photos = open_dataset(config.data, "train").split  # a wrong path ends here, before anything is written
     classes = photos.classes
     if trains_classifier(config):
         check_classes(photos)
-    given = config.classifier_from or config.classifier
-    if config.stages == "decoder" and not given and len(classes) != IMAGENET_CLASSES:
-        raise FcamError(
-            f"--stages decoder needs a trained classifier of the {len(classes)} classes of {config.data}; "
-            "name its run with --classifier-from, or your own with --classifier, or train both stages"
-        )
+    _check_classifier_is_there(config, len(classes))
     set_seed(config.seed)
     model = build(config, classes).to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     run = Run(config.out)
@@ -105,19 +81,40 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     return run.root
 
 
+def _accelerator(config: TrainConfig) -> Accelerator:
+    """The devices and the precision of the run; on a CPU the process keeps freed memory from here on."""
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise FcamError(
+            '--tensorboard needs a package that is not installed; pip install "fcam[tensorboard]"'
+        )
+    AcceleratorState._reset_state()  # it remembers the precision of an earlier run in this process, and refuses another
+    accelerator = Accelerator(
+        mixed_precision=resolve(config.precision, process_state().device or torch.device("cpu")),
+        log_with="tensorboard" if config.tensorboard else None,
+        project_dir=config.out,
+    )
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
+    return accelerator
+
+
+def _check_classifier_is_there(config: TrainConfig, classes: int) -> None:
+    """Raise `FcamError` when the decoder alone is trained and nothing says on which classifier."""
+    given = config.classifier_from or config.classifier
+    if config.stages == "decoder" and not given and classes != IMAGENET_CLASSES:
+        raise FcamError(
+            f"--stages decoder needs a trained classifier of the {classes} classes of {config.data}; "
+            "name its run with --classifier-from, or your own with --classifier, or train both stages"
+        )
+
+
 def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accelerator: Accelerator) -> None:
     """Train one stage, or go on with it, and leave its selected weights in the model."""
-    settings = stage.settings
-    optimizer = sgd(stage.parameter_groups(settings.optimizer), settings.optimizer)
-    base_rates = [group["lr"] for group in optimizer.param_groups]
-    loader = _train_loader(config, settings.batch_size)
-    accelerator.gradient_accumulation_steps = settings.accumulate
-    trained, module = stage.trained, (torch.compile(stage) if config.compile else stage)
-    module, optimizer, loader = accelerator.prepare(module, optimizer, loader)
-    average = WeightAverage(trained, settings.average)
+    settings, trained, main = stage.settings, stage.trained, accelerator.is_main_process
+    optimization = Optimization(stage, config, accelerator, run.state_path(stage.name))
     # Without boxes or masks in `val` nothing can be selected, and the last epoch stands.
     selecting = has_truth_for(settings.select, config.data)
-    if not selecting and accelerator.is_main_process and has_truth_for("pxap", config.data):
+    if not selecting and main and has_truth_for("pxap", config.data):
         say(
             f"val has masks but no boxes, so {settings.select} chooses no epoch and the last one stands; "
             f"let the masks choose with --{'stage1' if stage.name == 'classifier' else 'stage2'}.select pxap"
@@ -127,33 +124,25 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
     if state["epoch"]:
         try:
             trained.load_state_dict(state["best_weights"])  # found here to fit, not after hours of training
-            trained.load_state_dict(state["weights"])
-            optimizer.load_state_dict(state["optimizer"])
-            average.load_state_dict(state.get("average"))
-            if accelerator.scaler is not None and state.get("scaler"):
-                accelerator.scaler.load_state_dict(state["scaler"])
+            optimization.load_state_dict(state)
         except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise run.damaged(stage.name, error) from error
-    if accelerator.is_main_process:
+    if main:
         run.trim_log(stage.name, state["epoch"])
 
     for epoch in range(state["epoch"] + 1, settings.epochs + 1):
         started = time.perf_counter()
-        rates = [_learning_rate(rate, epoch, settings.epochs, settings.optimizer) for rate in base_rates]
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        terms = _train_epoch(stage, module, optimizer, average, loader, epoch, config, accelerator, run)
+        rates = optimization.set_rates(epoch)
+        terms = optimization.run_epoch(epoch)
         seconds = time.perf_counter() - started
-        with average.in_place():
+        with optimization.average.in_place():
             _share_statistics(trained, accelerator)
-            scores = _validate(model, stage, config, accelerator) if selecting else {}
+            scores = _validate(model, stage, config) if selecting else {}
             value = scores.get(settings.select)
             if state["best"] is None or value is None or value > state["best"]["value"]:
                 state["best"] = {"epoch": epoch, "value": value}
-                state["best_weights"] = _copy(trained)
-        state |= {"epoch": epoch, "weights": _copy(trained), "optimizer": optimizer.state_dict()}
-        state["average"] = average.state_dict()
-        state["scaler"] = accelerator.scaler.state_dict() if accelerator.scaler is not None else None
+                state["best_weights"] = copy_of(trained)
+        state |= {"epoch": epoch, **optimization.state_dict()}
         record = {
             "stage": stage.name,
             "epoch": epoch,
@@ -162,123 +151,18 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
             "terms": terms,
         }
         record |= {"val": scores, "best": state["best"], "seconds": round(seconds, 3)}
-        if accelerator.is_main_process:
+        if main:
             # In this order: a line without its state is cut off on resuming, an epoch without its line would stay lost.
             run.log(record)
             run.save_state(stage.name, state)
         accelerator.log({f"{stage.name}/{k}": v for k, v in {**terms, **scores}.items()}, step=epoch)
-        _say_epoch(record, settings.epochs, settings.select, accelerator)
+        if main:
+            _say_epoch(record, settings.epochs)
     trained.load_state_dict(state["best_weights"])
     accelerator.free_memory()
 
 
-def _train_epoch(
-    stage: Stage,
-    module: nn.Module,
-    optimizer: Any,
-    average: WeightAverage,
-    loader: Any,
-    epoch: int,
-    config: TrainConfig,
-    accelerator: Accelerator,
-    run: Run,
-) -> dict[str, float]:
-    """One pass over the training split; mean of each weighted loss term."""
-    # Dropout draws from the global generators; everything else from the step's own.
-    set_seed((config.seed * 1_000_003 + epoch) % SEEDS)
-    loader.set_epoch(epoch)
-    module.train()
-    generator = torch.Generator(device=accelerator.device)
-    sums: dict[str, Tensor] = {}
-    images_seen, pending = 0, []
-    with epoch_bar(
-        f"{stage.name} {epoch}/{stage.settings.epochs}", len(loader), accelerator.is_main_process
-    ) as bar:
-        for step, batch in enumerate(loader, start=1):
-            generator.manual_seed(
-                hash((config.seed, epoch, step, accelerator.process_index)) & 0x7FFF_FFFF_FFFF
-            )
-            with accelerator.accumulate(module):
-                images = batch["image"].to(memory_format=torch.channels_last).float().div_(255)
-                terms = module(images, batch["label"], epoch, generator)
-                accelerator.backward(sum(terms.values()))
-                if stage.settings.optimizer.clip_norm > 0 and accelerator.sync_gradients:
-                    accelerator.clip_grad_norm_(module.parameters(), stage.settings.optimizer.clip_norm)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            if accelerator.sync_gradients:
-                average.update()
-            count = len(images)
-            images_seen += count
-            for name, value in terms.items():
-                sums[name] = sums.get(name, torch.zeros((), device=value.device)) + value.detach() * count
-            pending.append((step, {name: value.detach() for name, value in terms.items()}))
-            if step % CHECK_EVERY == 0 or step == len(loader):
-                _stop_if_not_finite(pending, stage, epoch, run)
-                pending.clear()
-            bar.advance(count)
-    return {name: (value / images_seen).item() for name, value in sums.items()}
-
-
-def _stop_if_not_finite(
-    pending: list[tuple[int, dict[str, Tensor]]], stage: Stage, epoch: int, run: Run
-) -> None:
-    """Raise `FcamError` that names the first bad step and term, and the checkpoint before it."""
-    for step, terms in pending:
-        for name, value in terms.items():
-            number = float(value)
-            if not math.isfinite(number):
-                good = (
-                    f"{run.state_path(stage.name)} holds epoch {epoch - 1}"
-                    if epoch > 1
-                    else "no epoch was finished"
-                )
-                raise FcamError(
-                    f"the {name} term became {number} in step {step} of epoch {epoch} of the {stage.name} stage; {good}; "
-                    "lower the learning rate or use --precision no"
-                )
-
-
-def sgd(groups: list[dict[str, Any]], settings: OptimizerConfig) -> torch.optim.SGD:
-    """SGD as the paper uses it; the fused kernel computes the same update in one pass over the weights."""
-    return torch.optim.SGD(
-        groups,
-        lr=settings.lr,
-        momentum=settings.momentum,
-        nesterov=settings.nesterov and settings.momentum > 0,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
-
-
-def _learning_rate(base: float, epoch: int, epochs: int, settings: OptimizerConfig) -> float:
-    """Rate of `epoch` (from 1); `step` drops after every `step_epochs` epochs, as the authors' code does."""
-    if settings.schedule == "step":
-        base *= settings.gamma ** ((epoch - 1) // settings.step_epochs)
-    elif settings.schedule == "cosine":
-        base *= 0.5 * (1 + math.cos(math.pi * (epoch - 1) / epochs))
-    return max(base, settings.min_lr)
-
-
-def _train_loader(config: TrainConfig, batch_size: int) -> DataLoader[Any]:
-    dataset = open_dataset(
-        config.data, "train", transform=TrainTransform(config.resize, config.crop), seed=config.seed
-    )
-    return DataLoader(
-        dataset,  # type: ignore[arg-type]
-        batch_size=batch_size,
-        sampler=EpochSampler(dataset, seed=config.seed),
-        collate_fn=collate,
-        num_workers=config.workers,
-        persistent_workers=config.workers > 0,
-        # Of its own, so that starting workers costs no number of the generator that dropout draws from.
-        generator=torch.Generator().manual_seed(config.seed),
-        pin_memory=torch.cuda.is_available(),
-        worker_init_fn=quiet_decoders,
-    )
-
-
-def _validate(model: FCAM, stage: Stage, config: TrainConfig, accelerator: Accelerator) -> dict[str, float]:
+def _validate(model: FCAM, stage: Stage, config: TrainConfig) -> dict[str, float]:
     """Scores on `val` of the map that the stage shapes: the CAM in stage 1, F-CAM in stage 2."""
     kind = "cam" if stage.name == "classifier" else "fcam"
     card = evaluate_split(
@@ -319,14 +203,7 @@ def _share_statistics(module: nn.Module, accelerator: Accelerator) -> None:
             torch.distributed.broadcast(buffer, 0)
 
 
-def _copy(module: nn.Module) -> dict[str, Tensor]:
-    """Weights on the CPU, cut loose from the module."""
-    return {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}
-
-
-def _say_epoch(record: dict[str, Any], epochs: int, select: str, accelerator: Accelerator) -> None:
-    if not accelerator.is_main_process:
-        return
+def _say_epoch(record: dict[str, Any], epochs: int) -> None:
     terms = "  ".join(f"{name} {value:.4f}" for name, value in record["terms"].items())
     val = "  ".join(f"{name} {value:.2f}" for name, value in record["val"].items())
     chosen = " *" if record["best"]["epoch"] == record["epoch"] else ""

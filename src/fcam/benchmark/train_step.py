@@ -19,10 +19,10 @@ from fcam.cams import interpolated
 from fcam.config import LossConfig, Precision, TrainConfig
 from fcam.errors import FcamError
 from fcam.losses import barrier_t, partial_cross_entropy, size_constraint
+from fcam.optimization import sgd
 from fcam.precision import autocast, resolve
 from fcam.seeds import sample_seeds
 from fcam.stages import DecoderStage
-from fcam.train import sgd
 from fcam.winograd import quick_convolutions
 
 PARTS = {

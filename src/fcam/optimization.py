@@ -1,0 +1,187 @@
+"""What moves a stage's weights, epoch by epoch: the network as accelerate runs it, optimizer, moving average and photos."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from fcam.averaging import WeightAverage
+from fcam.config import OptimizerConfig, TrainConfig
+from fcam.data import EpochSampler, TrainTransform, collate, open_dataset
+from fcam.errors import FcamError
+from fcam.progress import epoch_bar
+from fcam.quiet import quiet_decoders
+from fcam.stages import ClassifierStage, DecoderStage
+
+Stage = ClassifierStage | DecoderStage
+SEEDS = 2**32
+"""So many seeds numpy knows."""
+CHECK_EVERY = 20
+"""Steps between looks at the loss; each look makes an accelerator wait."""
+
+
+class Optimization:
+    """One stage being trained; everything random is a function of (seed, epoch, step, process).
+
+    Args:
+        stage: what is trained, on the accelerator's device.
+        config: settings of the run.
+        accelerator: takes over the stage, its optimizer and its loader.
+        resume_point: file that holds the epoch before, which a loss that is not finite refers to.
+
+    Attributes:
+        average: moving average of the trained weights.
+    """
+
+    def __init__(
+        self, stage: Stage, config: TrainConfig, accelerator: Accelerator, resume_point: Path
+    ) -> None:
+        self._stage, self._config, self._accelerator = stage, config, accelerator
+        self._resume_point = resume_point
+        settings = stage.settings
+        optimizer = sgd(stage.parameter_groups(settings.optimizer), settings.optimizer)
+        self._base_rates = [group["lr"] for group in optimizer.param_groups]
+        loader = _train_loader(config, settings.batch_size)
+        accelerator.gradient_accumulation_steps = settings.accumulate
+        module: Any = torch.compile(stage) if config.compile else stage
+        self._module, self._optimizer, self._loader = accelerator.prepare(module, optimizer, loader)
+        self.average = WeightAverage(stage.trained, settings.average)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next epoch depends on, as it goes into the resume point."""
+        scaler = self._accelerator.scaler
+        return {
+            "weights": copy_of(self._stage.trained),
+            "optimizer": self._optimizer.state_dict(),
+            "average": self.average.state_dict(),
+            "scaler": scaler.state_dict() if scaler is not None else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a resume point; raises whatever torch does when it does not fit."""
+        self._stage.trained.load_state_dict(state["weights"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.average.load_state_dict(state.get("average"))
+        if self._accelerator.scaler is not None and state.get("scaler"):
+            self._accelerator.scaler.load_state_dict(state["scaler"])
+
+    def set_rates(self, epoch: int) -> list[float]:
+        """Set the learning rates of `epoch` (from 1) and return them, one per group of parameters."""
+        settings = self._stage.settings
+        rates = [learning_rate(rate, epoch, settings.epochs, settings.optimizer) for rate in self._base_rates]
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        return rates
+
+    def run_epoch(self, epoch: int) -> dict[str, float]:
+        """One pass over the training split; mean of each weighted loss term.
+
+        Raises `FcamError` soon after a term is NaN or infinite.
+        """
+        stage, accelerator, loader = self._stage, self._accelerator, self._loader
+        # Dropout draws from the global generators; everything else from the step's own.
+        set_seed((self._config.seed * 1_000_003 + epoch) % SEEDS)
+        loader.set_epoch(epoch)
+        self._module.train()
+        generator = torch.Generator(device=accelerator.device)
+        sums: dict[str, Tensor] = {}
+        images_seen, pending = 0, []
+        title = f"{stage.name} {epoch}/{stage.settings.epochs}"
+        with epoch_bar(title, len(loader), accelerator.is_main_process) as bar:
+            for step, batch in enumerate(loader, start=1):
+                generator.manual_seed(
+                    hash((self._config.seed, epoch, step, accelerator.process_index)) & 0x7FFF_FFFF_FFFF
+                )
+                terms = self._step(batch, epoch, generator)
+                count = len(batch["image"])
+                images_seen += count
+                for name, value in terms.items():
+                    sums[name] = sums.get(name, torch.zeros((), device=value.device)) + value * count
+                pending.append((step, terms))
+                if step % CHECK_EVERY == 0 or step == len(loader):
+                    self._stop_if_not_finite(pending, epoch)
+                    pending.clear()
+                bar.advance(count)
+        return {name: (value / images_seen).item() for name, value in sums.items()}
+
+    def _step(self, batch: dict[str, Any], epoch: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Move the weights by one batch, or add up its gradients; returns the weighted loss terms, detached."""
+        accelerator, clip_norm = self._accelerator, self._stage.settings.optimizer.clip_norm
+        with accelerator.accumulate(self._module):
+            images = batch["image"].to(memory_format=torch.channels_last).float().div_(255)
+            terms: dict[str, Tensor] = self._module(images, batch["label"], epoch, generator)
+            accelerator.backward(sum(terms.values()))
+            if clip_norm > 0 and accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(self._module.parameters(), clip_norm)
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+        if accelerator.sync_gradients:
+            self.average.update()
+        return {name: value.detach() for name, value in terms.items()}
+
+    def _stop_if_not_finite(self, pending: list[tuple[int, dict[str, Tensor]]], epoch: int) -> None:
+        """Raise `FcamError` that names the first bad step and term, and the resume point before it."""
+        for step, terms in pending:
+            for name, value in terms.items():
+                number = float(value)
+                if not math.isfinite(number):
+                    good = (
+                        f"{self._resume_point} holds epoch {epoch - 1}"
+                        if epoch > 1
+                        else "no epoch was finished"
+                    )
+                    raise FcamError(
+                        f"the {name} term became {number} in step {step} of epoch {epoch} of the {self._stage.name} stage; "
+                        f"{good}; lower the learning rate or use --precision no"
+                    )
+
+
+def sgd(groups: list[dict[str, Any]], settings: OptimizerConfig) -> torch.optim.SGD:
+    """SGD as the paper uses it; the fused kernel computes the same update in one pass over the weights."""
+    return torch.optim.SGD(
+        groups,
+        lr=settings.lr,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov and settings.momentum > 0,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+
+def learning_rate(base: float, epoch: int, epochs: int, settings: OptimizerConfig) -> float:
+    """Rate of `epoch` (from 1); `step` drops after every `step_epochs` epochs, as the authors' code does."""
+    if settings.schedule == "step":
+        base *= settings.gamma ** ((epoch - 1) // settings.step_epochs)
+    elif settings.schedule == "cosine":
+        base *= 0.5 * (1 + math.cos(math.pi * (epoch - 1) / epochs))
+    return max(base, settings.min_lr)
+
+
+def copy_of(module: nn.Module) -> dict[str, Tensor]:
+    """Weights on the CPU, cut loose from the module."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}
+
+
+def _train_loader(config: TrainConfig, batch_size: int) -> DataLoader[Any]:
+    dataset = open_dataset(
+        config.data, "train", transform=TrainTransform(config.resize, config.crop), seed=config.seed
+    )
+    return DataLoader(
+        dataset,  # type: ignore[arg-type]
+        batch_size=batch_size,
+        sampler=EpochSampler(dataset, seed=config.seed),
+        collate_fn=collate,
+        num_workers=config.workers,
+        persistent_workers=config.workers > 0,
+        # Of its own, so that starting workers costs no number of the generator that dropout draws from.
+        generator=torch.Generator().manual_seed(config.seed),
+        pin_memory=torch.cuda.is_available(),
+        worker_init_fn=quiet_decoders,
+    )
