@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 
@@ -18,16 +17,13 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from fcam.benchmark.timing import milliseconds
 from fcam.cams import EmptyMapWarning, cam
 from fcam.cams.perturbation import SAMPLES
 
+CPU = torch.device("cpu")
 CHANNELS = 64
-
-
-def seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+"""Channels that the Score-CAM family is timed on."""
 
 
 def ratios(
@@ -39,9 +35,9 @@ def ratios(
         call()
     for _ in range(rounds):
         for name, call in calls.items():
-            before = seconds(plain)
-            own = seconds(call)
-            seen[name].append(2 * own / (before + seconds(plain)))
+            before = milliseconds(plain, CPU)
+            own = milliseconds(call, CPU)
+            seen[name].append(2 * own / (before + milliseconds(plain, CPU)))
     return {name: statistics.median(values) for name, values in seen.items()}
 
 

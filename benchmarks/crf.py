@@ -21,11 +21,12 @@ from PIL import Image
 from torch import Tensor
 
 from fcam import bilateral
+from fcam.benchmark.crf import SIGMA_RGB, SIGMA_XY
+from fcam.benchmark.pictures import soft_maps
 from fcam.bilateral.exact import ExactSum
 from fcam.bilateral.tensors import TensorGrid
 from fcam.files import write_json
 
-SIGMA_RGB, SIGMA_XY = 15.0, 100.0
 CANDIDATES = 300  # photos looked at for the most saturated ones
 LATTICE_CPP = {
     1: 11.4,
@@ -75,12 +76,6 @@ def pick_photos(folder: Path | None, count: int) -> dict[str, list[Path]]:
         return float(((image < 0.02) | (image > 0.98)).float().mean())
 
     return {"photos": sample[:count], "saturated photos": sorted(sample, key=saturated)[-count:]}
-
-
-def soft_maps(count: int, side: int) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    coarse = 3 * torch.randn(count, 2, 6, 6, generator=generator)
-    return torch.nn.functional.interpolate(coarse, (side, side), mode="bilinear").softmax(1)
 
 
 def milliseconds(call: Callable[[], object], repeats: int, cuda: bool = False) -> tuple[float, float]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,14 @@ import onnxruntime
 import torch
 from torch import Tensor
 
+from fcam.benchmark.timing import milliseconds
 from fcam.export import export_onnx
 from fcam.model import FCAM, foreground
 from fcam.registry import create_model
 
+CPU = torch.device("cpu")
 STRIDES = {"tf_efficientnet_lite0": 16}
 """Output strides of the recipes; 8 for others."""
-
-
-def seconds(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def by_torch(model: FCAM, image: Tensor) -> Callable[[], Any]:
@@ -82,8 +77,8 @@ def main() -> None:
         eager = by_torch(model, image)
         for run in (eager, onnx) * 3:
             run()
-        times = [(seconds(eager), seconds(onnx)) for _ in range(options.rounds)]
-        eager_ms, onnx_ms = (1000 * statistics.median(column) for column in zip(*times, strict=True))
+        times = [(milliseconds(eager, CPU), milliseconds(onnx, CPU)) for _ in range(options.rounds)]
+        eager_ms, onnx_ms = (statistics.median(column) for column in zip(*times, strict=True))
         ratio = statistics.median(b / a for a, b in times)
         print(f"| {name} | {eager_ms:.1f} | {onnx_ms:.1f} | {ratio:.2f} |", flush=True)
 

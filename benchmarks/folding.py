@@ -6,20 +6,13 @@ Processor time of one F-CAM forward, least of several in turns, so that a machin
 from __future__ import annotations
 
 import argparse
-import time
+from functools import partial
 
 import torch
-from torch import Tensor, nn
 
 import fcam
+from fcam.benchmark.timing import processor_milliseconds
 from fcam.folding import folded
-
-
-def milliseconds(model: nn.Module, images: Tensor) -> float:
-    """Processor time of one call."""
-    start = time.process_time()
-    model(images)
-    return 1e3 * (time.process_time() - start)
 
 
 @torch.inference_mode()
@@ -29,9 +22,10 @@ def measure(name: str, repeats: int) -> tuple[float, float]:
     model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     images = torch.rand(1, 3, 224, 224).contiguous(memory_format=torch.channels_last)
     twin = folded(model, images)
-    for network in (model, twin):
-        network(images)
-    laps = [(milliseconds(model, images), milliseconds(twin, images)) for _ in range(repeats)]
+    plain, quick = partial(model, images), partial(twin, images)
+    for call in (plain, quick):
+        call()
+    laps = [(processor_milliseconds(plain), processor_milliseconds(quick)) for _ in range(repeats)]
     return min(lap[0] for lap in laps), min(lap[1] for lap in laps)
 
 

@@ -8,7 +8,6 @@ does other work too can be used.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from unittest.mock import patch
 
@@ -16,26 +15,22 @@ import torch
 from torch import Tensor, nn
 
 import fcam
+from fcam.benchmark.timing import processor_milliseconds
 from fcam.upsampled import UpsampledConv2d
 from fcam.winograd import quick_convolutions
 
 NETWORKS = ("resnet50", "vgg16", "inceptionv3", "tf_efficientnet_lite0")
 
 
-def ratio(act: Callable[[], object], repeats: int) -> tuple[float, float]:
+def least(act: Callable[[], object], repeats: int) -> tuple[float, float]:
     """Least milliseconds of `act` without and with the quick way."""
 
-    def lap() -> float:
-        start = time.process_time()
-        act()
-        return 1e3 * (time.process_time() - start)
-
-    def plain_lap() -> float:
+    def plain() -> None:
         with patch.object(UpsampledConv2d, "_gains", lambda *_: False):
-            return lap()
+            act()
 
-    laps = [(plain_lap(), lap()) for _ in range(repeats + 1)][1:]
-    return min(plain for plain, _ in laps), min(quick for _, quick in laps)
+    laps = [(processor_milliseconds(plain), processor_milliseconds(act)) for _ in range(repeats + 1)][1:]
+    return min(lap[0] for lap in laps), min(lap[1] for lap in laps)
 
 
 def measure(name: str, repeats: int) -> str:
@@ -60,9 +55,9 @@ def measure(name: str, repeats: int) -> str:
         with quick_convolutions(images):
             model.decoder(of_batch, (224, 224)).sum().backward()
 
-    plain, quick = ratio(forward, repeats)
+    plain, quick = least(forward, repeats)
     model.decoder.train()
-    plain_step, quick_step = ratio(step, repeats)
+    plain_step, quick_step = least(step, repeats)
     return (
         f"| {name} | {plain:.0f} | {quick:.0f} | {plain / quick:.2f} "
         f"| {plain_step:.0f} | {quick_step:.0f} | {plain_step / quick_step:.2f} |"

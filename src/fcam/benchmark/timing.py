@@ -70,6 +70,13 @@ def milliseconds(call: Call, device: torch.device) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
+def processor_milliseconds(call: Call) -> float:
+    """Processor time of one call, all threads together: what it costs however busy the machine is."""
+    start = time.process_time()
+    call()
+    return 1e3 * (time.process_time() - start)
+
+
 def repeat(call: Call, device: torch.device, repeats: int, warm_up: int = 1) -> Spread:
     """Time `call` `repeats` times after `warm_up` untimed calls, in milliseconds."""
     for _ in range(warm_up):
