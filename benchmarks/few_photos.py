@@ -19,6 +19,7 @@ from fcam.config import StageConfig
 from fcam.data import wsol
 from fcam.recipes import recipe
 from fcam.train import train
+from photo_sets import number
 
 
 def take(source: Path, root: Path, count: int) -> None:
@@ -76,8 +77,7 @@ def main() -> None:
         train(config)
     report = json.loads((run / "metrics.json").read_text())
     metric = start.stage2.select
-    values = [report["maps"][kind][metric] for kind in ("center", "cam", "fcam")]
-    cells = [f"{v['0.5'] if isinstance(v, dict) else v:.1f}" for v in values]
+    cells = [f"{number(report['maps'][kind], metric):.1f}" for kind in ("center", "cam", "fcam")]
     top1 = report["classification"]["top1"]
     print(
         "| recipe | photos a class | metric | centre | CAM | F-CAM | top-1 | seed |\n|---|--:|---|--:|--:|--:|--:|--:|"

@@ -27,6 +27,7 @@ from fcam.run import config_to_dict, load_config
 from fcam.train import train
 
 HEADLINE = {"cub10": "max_box_acc", "butterfly10": "pxap", "pets3": "pxap", "imagenette10": "max_box_acc"}
+"""The sets, and the metric that each is judged by."""
 NAMES = {"max_box_acc": "MaxBoxAcc @0.5", "pxap": "PxAP"}
 SEEDS = [0, 1, 2]
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results.md"
@@ -107,11 +108,11 @@ def table(head: Sequence[str], rows: Sequence[str]) -> str:
     return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *rows])
 
 
-def insert(mark: str, text: str) -> None:
-    """Put `text` where docs/results.md has `<!-- mark -->`."""
-    before, _, rest = RESULTS.read_text(encoding="utf-8").partition(f"<!-- {mark} -->")
+def insert(page: Path, mark: str, text: str) -> None:
+    """Put `text` where `page` has `<!-- mark -->`, in place of all up to the next `<!-- end -->`."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(f"<!-- {mark} -->")
     after = rest.partition("<!-- end -->")[2]
-    files.write_text(RESULTS, f"{before}<!-- {mark} -->\n{text}\n<!-- end -->{after}")
+    files.write_text(page, f"{before}<!-- {mark} -->\n{text}\n<!-- end -->{after}")
 
 
 def main() -> None:
@@ -146,8 +147,8 @@ def main() -> None:
         thresholds += [threshold_row(data_set, done)] if done and method == "cam" else []
     print(table(HEAD, rows))
     if RESULTS.exists() and rows:
-        insert("photo_sets", table(HEAD, rows))
-        insert("transferred", table(THRESHOLD_HEAD, thresholds))
+        insert(RESULTS, "photo_sets", table(HEAD, rows))
+        insert(RESULTS, "transferred", table(THRESHOLD_HEAD, thresholds))
 
 
 if __name__ == "__main__":

@@ -30,8 +30,7 @@ def main() -> None:
         captions.append(found.caption)
         print(f"{name}: {found.caption}, boxes {found.boxes.tolist()}, mask {found.mask.mean():.2f}")
     picture = draw.panel(rows, draw.ROW_TITLES, captions, HEIGHT)
-    with files.write_atomic(OUT) as temporary:
-        picture.save(temporary, "JPEG", quality=88)
+    files.write_image(OUT, picture, quality=88)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset
 from fcam.model import FCAM
 from fcam.progress import say
 from fcam.scores import MapScores
+from photo_sets import HEADLINE, number
 
-SETS = {"cub10": "max_box_acc", "butterfly10": "pxap", "pets3": "pxap", "imagenette10": "max_box_acc"}
 SIDE = 224
 BATCH = 16
 
@@ -52,10 +52,9 @@ def maps_at(model: FCAM, dataset: LocalizationDataset, flips: bool) -> tuple[Ten
 def score(maps: Tensor, dataset: LocalizationDataset, metric: str) -> float:
     """The set's metric of maps (N, 224, 224) at the split's own best threshold, in percent."""
     card = MapScores(dataset.has_boxes, dataset.has_masks, torch.device("cpu"), classes=False)
-    for number, batch in enumerate(DataLoader(dataset, batch_size=BATCH, collate_fn=collate)):  # type: ignore[arg-type]
-        card.update(maps[number * BATCH : (number + 1) * BATCH], None, None, batch)
-    row = card.report()
-    return row["pxap"] if metric == "pxap" else row[metric]["0.5"]
+    for index, batch in enumerate(DataLoader(dataset, batch_size=BATCH, collate_fn=collate)):  # type: ignore[arg-type]
+        card.update(maps[index * BATCH : (index + 1) * BATCH], None, None, batch)
+    return number(card.report(), metric)
 
 
 def imagenet_accuracy(first: Tensor, dataset: LocalizationDataset) -> float:
@@ -74,14 +73,14 @@ def main() -> None:
     parser.add_argument("--split", default="val", choices=("val", "test"))
     parser.add_argument("--sizes", type=int, nargs="+", default=(224, 256, 288, 352))
     parser.add_argument("--model", default="lite0", help="run or model folder")
-    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
+    parser.add_argument("--sets", nargs="+", default=list(HEADLINE), choices=list(HEADLINE))
     arguments = parser.parse_args()
     model = FCAM.from_pretrained(arguments.model).eval()
     ways = [(size, flips) for flips in (False, True) for size in arguments.sizes]
     print("| set | metric | " + " | ".join(f"{size}{', flips' if f else ''}" for size, f in ways) + " |")
     print("|---|---|" + "--:|" * len(ways))
     for name in arguments.sets:
-        metric = SETS[name]
+        metric = HEADLINE[name]
         truth = opened(arguments.data / name, arguments.split, SIDE)
         values: list[float] = []
         labels: list[float] = []

@@ -41,9 +41,8 @@ from fcam.recipes import METHODS
 from fcam.registry import create_model
 from fcam.scores import Scorecard
 from fcam.train import train
+from photo_sets import HEADLINE, NAMES, RESULTS, insert
 
-SETS = {"cub10": "max_box_acc", "butterfly10": "pxap", "pets3": "pxap", "imagenette10": "max_box_acc"}
-METRICS = {"max_box_acc": "MaxBoxAcc @0.5", "pxap": "PxAP"}
 KINDS = ("fcam", "center", *METHODS)
 WITH_CAM = ("imagenette10",)
 """Sets where the product of F-CAM and CAM teaches: where one alone is wrong, they seldom agree (docs/when-it-fails.md)."""
@@ -52,7 +51,6 @@ MOST = 1000
 """Training images of one set, so that none of the four outweighs the others by much."""
 SINGLES_PER_MOSAIC = 3
 SIZE = 224
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results.md"
 
 
 def imagenet_classes() -> list[str]:
@@ -75,7 +73,7 @@ class Teachers:
     """The F-CAM of every set; their classes follow one another, so that a label names the teacher too."""
 
     def __init__(self, folder: Path, student: FCAM) -> None:
-        self.models = {name: FCAM.from_pretrained(folder / f"{name}-cam-0") for name in SETS}
+        self.models = {name: FCAM.from_pretrained(folder / f"{name}-cam-0") for name in HEADLINE}
         own = student.classifier.backbone.state_dict()
         for name, model in self.models.items():
             state = model.classifier.backbone.state_dict()
@@ -221,8 +219,7 @@ def add_mosaics(root: Path, singles: int) -> None:
                     tile = photo.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BICUBIC)
                 mosaic.paste(tile, (place % 2 * SIZE, place // 2 * SIZE))
             name = f"mosaics/{label:03d}-{number:03d}.jpg"
-            with files.write_atomic(root / name) as temporary:
-                mosaic.save(temporary, "JPEG", quality=92)
+            files.write_image(root / name, mosaic, quality=92)
             texts["image_ids.txt"] += f"{name}\n"
             texts["class_labels.txt"] += f"{name},{singles + label}\n"
             texts["image_sizes.txt"] += f"{name},{2 * SIZE},{2 * SIZE}\n"
@@ -281,7 +278,7 @@ def sharpen(model: FCAM, roots: dict[str, Path]) -> None:
 def measure(model: FCAM, roots: dict[str, Path], split: str) -> dict[str, Any]:
     """The set's own metric for every CAM of the classifier's first class, for F-CAM and for the centre Gaussian."""
     results: dict[str, Any] = {}
-    for name, metric in SETS.items():
+    for name, metric in HEADLINE.items():
         dataset = open_dataset(roots[name], split, transform=EvalTransform(SIZE), localization=True)
         card = Scorecard(dataset, KINDS, device=torch.device("cpu"))
         for batch in DataLoader(dataset, batch_size=32, collate_fn=collate, num_workers=2):  # type: ignore[arg-type]
@@ -311,7 +308,7 @@ def table(results: dict[str, Any]) -> str:
     rows = []
     for name, row in results.items():
         method = max(METHODS, key=lambda m, row=row: row.get(m, -1.0))
-        cells = [name, row["images"], METRICS[row["metric"]], row["center"], f"{row[method]} ({method})"]
+        cells = [name, row["images"], NAMES[row["metric"]], row["center"], f"{row[method]} ({method})"]
         rows.append([*cells, row["fcam"], f"{row['fcam'] - row[method]:+.1f}"])
     lines = ["| " + " | ".join(map(str, cells)) + " |" for cells in [head, ["---"] * len(head), *rows]]
     return "\n".join(lines)
@@ -334,13 +331,13 @@ def main() -> None:
     arguments = parser.parse_args()
     out: Path = arguments.out
     model = build_classifier(out / "classifier")
-    roots = {name: out / "sets" / name for name in SETS}
+    roots = {name: out / "sets" / name for name in HEADLINE}
     for name, root in roots.items():
         relabel(partial(predictions, model), imagenet_classes(), arguments.data / name, root)
     run = out / f"decoder-{arguments.seed}"
     if not arguments.baselines:
         teachers = Teachers(arguments.teachers, model)
-        taught = {name: out / "taught" / name for name in SETS}
+        taught = {name: out / "taught" / name for name in HEADLINE}
         for name, root in taught.items():
             relabel(teachers.labels, teachers.classes, arguments.data / name, root)
         merge(taught, teachers.classes, out / "data")
@@ -367,9 +364,7 @@ def ship(model: FCAM, results: dict[str, Any]) -> None:
     training["classifier_from"] = ""  # a folder of one machine
     model.save_pretrained(folder, decoder_only=True)
     for page in (folder / "README.md", RESULTS):
-        before, _, rest = page.read_text(encoding="utf-8").partition("<!-- shipped -->")
-        after = rest.partition("<!-- end -->")[2]
-        files.write_text(page, f"{before}<!-- shipped -->\n{table(results)}\n<!-- end -->{after}")
+        insert(page, "shipped", table(results))
 
 
 if __name__ == "__main__":

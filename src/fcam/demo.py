@@ -73,7 +73,6 @@ def _write_page(config: DemoConfig, settings: TrainConfig, report: dict) -> Path
     )
     thresholds = {kind: chosen_threshold(report["maps"][kind], "mask") for kind in KINDS}
     rows = gallery.sample_rows(model, test, gallery.spread(test, SAMPLES), settings, thresholds, "mask")
-    with files.write_atomic(folder / "panel.png") as temporary:
-        draw.panel(rows, titles=gallery.TITLES, height=200).save(temporary)
+    files.write_image(folder / "panel.png", draw.panel(rows, titles=gallery.TITLES, height=200))
     page = ReportConfig(runs=(config.out,), out=folder, samples=SAMPLES, workers=config.workers)
     return run_report(page, "F-CAM beside the CAM it learned from", LEAD)
