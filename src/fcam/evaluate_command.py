@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional
 
@@ -21,7 +20,7 @@ from fcam.evaluate import MapOptions, evaluate
 from fcam.map_files import MapType, evaluate_map_files
 from fcam.model import FCAM
 from fcam.processes import process_state
-from fcam.progress import say
+from fcam.progress import say, wide_console
 from fcam.run import load_config
 
 WIDTH = 120
@@ -166,6 +165,4 @@ def print_table(report: dict[str, Any]) -> None:
         shown.add_column(name, justify="left" if place < 2 else "right", no_wrap=True)
     for row in rows:
         shown.add_row(*row, style="bold" if row[0] == scores.TITLES["fcam"] else "")
-    output = Console()
-    # A pipe has no width of its own, and numbers must not be cut there.
-    Console(width=max(output.width, WIDTH)).print(shown)
+    wide_console(WIDTH).print(shown)

@@ -60,6 +60,11 @@ def epoch_bar(title: str, steps: int, shown: bool = True) -> Iterator[Bar]:
         yield Bar(progress, progress.add_task(title, total=steps, items=0))
 
 
+def wide_console(width: int) -> Console:
+    """The terminal for tables, at least `width` wide: a pipe has no width of its own, and numbers must not be cut there."""
+    return Console(width=max(Console().width, width))
+
+
 def say(line: str) -> None:
     """One line of news."""
     console.print(line, markup=False, highlight=False)

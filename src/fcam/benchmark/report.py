@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from fcam.benchmark.published import AUTHORS_LABEL, AUTHORS_NOTE, P100_NOTE
 from fcam.benchmark.train_step import PARTS
+from fcam.progress import wide_console
 
 WIDTH = 130
 SPREAD = "quartiles"
@@ -74,8 +74,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
 
 def show(result: Mapping[str, Any]) -> None:
     """Print the tables."""
-    # A pipe has no width of its own, and numbers must not be cut there.
-    output = Console(width=max(Console().width, WIDTH))
+    output = wide_console(WIDTH)
     output.print(headline(result["environment"]), markup=False, highlight=False)
     for table in tables(result):
         output.print(table.rich())

@@ -17,7 +17,6 @@ from fcam.benchmark.runtime import CLASSES, build
 from fcam.benchmark.timing import Spread, milliseconds, synchronize
 from fcam.cams import interpolated
 from fcam.config import LossConfig, Precision, TrainConfig
-from fcam.errors import FcamError
 from fcam.losses import barrier_t, partial_cross_entropy, size_constraint
 from fcam.optimization import sgd
 from fcam.precision import autocast, resolve
@@ -158,8 +157,6 @@ def measure_step(
     photos: Path | None = None,
 ) -> dict[str, Any]:
     """Time the whole step (`repeats` of them, five at once) and its parts; returns a JSON value."""
-    if batch_size < 1:
-        raise FcamError(f"--batch-size is {batch_size}; take 1 or more")
     step = Step(backbone, device, precision, pictures(batch_size, size, photos), compile)
     at_once = min(STEPS_AT_ONCE, repeats)
     for _ in range(warm_up):
