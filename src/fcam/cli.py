@@ -194,41 +194,15 @@ class DataCheck:
 
 def list_things(arguments: list[str]) -> int:
     """recipes, backbones or methods that exist"""
-    kinds = {"recipes": _recipes, "backbones": _backbones, "methods": _methods}
+    from fcam.listing import KINDS
+
     if arguments in (["-h"], ["--help"]):
-        print(f"usage: fcam list {'|'.join(kinds)}\n\n{list_things.__doc__}\n\nExample:  fcam list recipes")
+        print(f"usage: fcam list {'|'.join(KINDS)}\n\n{list_things.__doc__}\n\nExample:  fcam list recipes")
         return 0
-    if len(arguments) != 1 or arguments[0] not in kinds:
-        raise FcamError(f"fcam list takes one of {', '.join(kinds)}, got {' '.join(arguments) or 'nothing'}")
-    print("\n".join(kinds[arguments[0]]()))
+    if len(arguments) != 1 or arguments[0] not in KINDS:
+        raise FcamError(f"fcam list takes one of {', '.join(KINDS)}, got {' '.join(arguments) or 'nothing'}")
+    print("\n".join(KINDS[arguments[0]]()))
     return 0
-
-
-def _recipes() -> list[str]:
-    from fcam.recipes import list_recipes, recipe
-
-    return [f"{name:<34} {_one_line(recipe(name))}" for name in list_recipes()]
-
-
-def _one_line(config: Any) -> str:
-    stages = f"{config.stage1.epochs} + {config.stage2.epochs} epochs, batch {config.stage2.batch_size}"
-    return f"{config.model.backbone}, n⁻ {config.seeds.n_minus}, λ {config.loss.crf:.2g}, {stages}"
-
-
-def _backbones() -> list[str]:
-    from fcam.registry import list_models
-
-    own = [name for name in list_models() if not name.startswith("timm:")]
-    return [
-        *own,
-        "timm:NAME  (any timm CNN with a feature pyramid; fcam.list_models() names the checked ones)",
-    ]
-
-
-def _methods() -> list[str]:
-    from fcam.cams import METHODS
-
-    return [f"{m.name:<17} {m.summary} ({m.source})" for m in METHODS.values()]
 
 
 @dataclass(frozen=True)
