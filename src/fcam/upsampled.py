@@ -21,7 +21,7 @@ class UpsampledConv2d(nn.Conv2d):
     """3x3 convolution, padded by one pixel, of a map doubled by repetition with another map appended: a decoder block's first.
 
     Both ways of working it out give the same numbers up to rounding. The quick one is for float32 on a CPU, where it was
-    measured (`benchmarks/upsampled.py`), and for exact doubling; shapes and modes alone decide which is taken.
+    measured (`benchmarks/convolutions.py`), and for exact doubling; shapes and modes alone decide which is taken.
     """
 
     def __init__(self, in_channels: int, out_channels: int, bias: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""What convolving before doubling saves in the decoder: `python benchmarks/upsampled.py resnet50` prints Markdown.
+"""What the two quicker ways of convolving on a CPU save: `python benchmarks/convolutions.py resnet50` prints Markdown.
 
-Processor time of the decoder on features of random images, with and without the quick way of `fcam.upsampled`, in turns:
-forward at batch 1 as in inference, forward and backward at batch 8 as in training. Least of several, so that a machine that
-does other work too can be used.
+Processor time with and without each way, in turns, least of several, so that a machine that does other work too can be used.
+Convolving before doubling (`fcam.upsampled`): the decoder alone, forward at batch 1 as in inference, forward and backward at
+batch 8 as in training. Wide convolutions (`fcam.winograd`): the whole network, forward at batch 8.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import fcam
+from fcam import winograd
 from fcam.benchmark.timing import processor_milliseconds
 from fcam.upsampled import UpsampledConv2d
 from fcam.winograd import quick_convolutions
@@ -22,11 +23,11 @@ from fcam.winograd import quick_convolutions
 NETWORKS = ("resnet50", "vgg16", "inceptionv3", "tf_efficientnet_lite0")
 
 
-def least(act: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Least milliseconds of `act` without and with the quick way."""
+def least(act: Callable[[], object], repeats: int, owner: object, condition: str) -> tuple[float, float]:
+    """Least milliseconds of `act` without and with the way that is taken where `condition` of `owner` says so."""
 
     def plain() -> None:
-        with patch.object(UpsampledConv2d, "_gains", lambda *_: False):
+        with patch.object(owner, condition, lambda *_: False):
             act()
 
     laps = [(processor_milliseconds(plain), processor_milliseconds(act)) for _ in range(repeats + 1)][1:]
@@ -55,13 +56,15 @@ def measure(name: str, repeats: int) -> str:
         with quick_convolutions(images):
             model.decoder(of_batch, (224, 224)).sum().backward()
 
-    plain, quick = least(forward, repeats)
+    @torch.inference_mode()
+    def whole() -> None:
+        model(images)
+
+    pairs = [least(whole, repeats, winograd, "gains"), least(forward, repeats, UpsampledConv2d, "_gains")]
     model.decoder.train()
-    plain_step, quick_step = least(step, repeats)
-    return (
-        f"| {name} | {plain:.0f} | {quick:.0f} | {plain / quick:.2f} "
-        f"| {plain_step:.0f} | {quick_step:.0f} | {plain_step / quick_step:.2f} |"
-    )
+    pairs.append(least(step, repeats, UpsampledConv2d, "_gains"))
+    cells = [f"{plain:,.0f} | {quick:,.0f} | {plain / quick:.2f}" for plain, quick in pairs]
+    return f"| {name} | {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -71,8 +74,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print("| decoder of | forward, ms | quick | ratio | forward and backward of 8, ms | quick | ratio |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    parts = ("network of 8, wide", "decoder of 1, doubling", "decoder's step of 8, doubling")
+    print("| network | " + " | ".join(f"{part}, ms | quick | ratio" for part in parts) + " |")
+    print("|---|" + "--:|" * 3 * len(parts))
     for name in arguments.networks:
         print(measure(name, arguments.repeats), flush=True)
 
