@@ -54,6 +54,8 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         if value is None and type(None) in options:
             return None
         return _convert(next(o for o in options if o is not type(None)), value, where)
+    if value is False and "no" in options:
+        return "no"  # as YAML reads the bare word
     if origin is typing.Literal and value in options:
         return value
     if origin is tuple and isinstance(value, list | tuple):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from fcam.errors import FcamError
+from fcam.files import write_text
+from fcam.recipes import recipe
+from fcam.run import config_to_dict
 from fcam.sweep import PRESETS, SweepConfig, make_plan
+from fcam.sweep.plan import with_fields
 
 
 @pytest.fixture
@@ -93,6 +98,11 @@ def test_sets_are_found_below_the_folder_of_sets(drawn_set, tmp_path):
         ({"vary": {"seed": 1}}, "list of values"),
         ({"set": {"out": "x"}}, "set by the sweep itself"),
         ({"set": {"stages": "classifier"}}, "trains none"),
+        ({"set": {1: 2}}, "unknown field '1'"),
+        ({"variants": {"a": 3}}, "variant 'a' is 3"),
+        ({"preset": ("n-minus",), "vary": {"seeds.n_minus": [0.1]}}, "seeds.n_minus is set by .* varies"),
+        ({"variants": {"a": {"seed": 1}}, "vary": {"seed": [0]}}, "seed is set by 'a' and varies"),
+        ({"vary": {"seeds.n_minus": [0.1234561, 0.1234562]}}, "two different runs.*n_minus=0.123456"),
         ({"data": "nowhere"}, "nowhere"),
         ({"out": ""}, "needs out"),
     ],
@@ -106,3 +116,26 @@ def test_mistakes_are_named_before_anything_runs(asked, values, words, tmp_path)
 def test_an_unknown_recipe_shows_near_names(asked):
     with pytest.raises(FcamError, match="cub10-lite0-cam"):
         asked("cub10-lite-cam")
+
+
+def test_runs_of_files_called_alike_are_never_taken_for_one(asked, tmp_path):
+    sources = []
+    for folder, n_minus in (("lr0.1", 0.1), ("lr0.01", 0.2)):
+        config = with_fields(recipe("cub10-lite0-cam"), {"seeds.n_minus": n_minus})
+        for name in ("config.yaml", "mine.yaml"):
+            write_text(tmp_path / folder / name, yaml.safe_dump(config_to_dict(config)))
+        sources.append(tmp_path / folder)
+    # The folder of a run has no suffix, whatever its name.
+    assert asked(*map(str, sources)).names() == ["lr0.1,seed=0", "lr0.01,seed=0"]
+    with pytest.raises(FcamError, match="two different runs.*lr0.1/mine.yaml.*lr0.01/mine.yaml.*rename"):
+        asked(*(str(source / "mine.yaml") for source in sources))
+
+
+def test_a_seed_of_a_variant_goes_over_that_of_all_runs(asked):
+    plan = asked("cub10-lite0-cam", set={"seed": 5}, variants={"a": {"seed": 1}, "b": {"seeds.erosion": 1}})
+    assert [run.config.seed for run in plan.runs] == [1, 5]
+
+
+def test_the_word_no_stays_a_word(asked):
+    plan = asked("cub10-lite0-cam", set=yaml.safe_load("precision: no"))
+    assert plan.runs[0].config.precision == "no"

@@ -89,11 +89,18 @@ def make_plan(asked: SweepConfig) -> Plan:
     asked = _checked(asked)
     out = Path(asked.out).resolve()
     runs: dict[tuple[str, str], Planned] = {}
+    by_folder: dict[str, Planned] = {}
     classifiers: dict[str, TrainConfig] = {}
     for name in asked.recipes:
         for variation in _variations(asked):
             for seed in _seeds(asked):
                 run, shared = _planned(name, variation, seed, asked, out)
+                namesake = by_folder.setdefault(run.name, run)
+                if namesake.config != run.config:
+                    raise FcamError(
+                        f"two different runs, of {namesake.recipe} and of {run.recipe}, would both lie in runs/{run.name}; "
+                        "rename one of the files or folders, or let the values differ in their first six digits"
+                    )
                 runs.setdefault((run.name, run.label), run)  # one run may stand in several tables
                 classifiers |= shared
     for config in (*(run.config for run in runs.values()), *classifiers.values()):
@@ -105,7 +112,7 @@ def _checked(asked: SweepConfig) -> SweepConfig:
     """The same with fields spelled as the configuration has them; those that the sweep itself sets are refused."""
 
     def spelled(values: Mapping[str, Any]) -> dict[str, Any]:
-        found = {name.replace("-", "_"): value for name, value in values.items()}
+        found = {str(name).replace("-", "_"): value for name, value in values.items()}
         for name in found.keys() & {"out", "data", "resume", "name"}:
             raise FcamError(f"{name} is set by the sweep itself; take it out of what varies")
         return found
@@ -115,7 +122,12 @@ def _checked(asked: SweepConfig) -> SweepConfig:
             raise FcamError(
                 f"what varies needs a list of values, got {name} = {values!r}; write {name}: [0, 1]"
             )
-    variants = {label: spelled(values) for label, values in asked.variants.items()}
+    for label, values in asked.variants.items():
+        if not isinstance(values, dict):
+            raise FcamError(
+                f"the variant {label!r} is {values!r}, but settings by name belong there; write {label}: {{seeds.erosion: 1}}"
+            )
+    variants = {str(label): spelled(values) for label, values in asked.variants.items()}
     return dataclasses.replace(asked, vary=spelled(asked.vary), variants=variants, set=spelled(asked.set))
 
 
@@ -129,6 +141,11 @@ def _variations(asked: SweepConfig) -> list[Variation]:
     fields = {name: values for name, values in asked.vary.items() if name != "seed"}
     combined = []
     for base in named or [Variation("", {})]:
+        for name in base.overrides.keys() & asked.vary.keys():
+            raise FcamError(
+                f"{name} is set by {base.label or base.overrides[name]!r} and varies as well, so that its label would "
+                "be wrong; leave one of them out"
+            )
         for values in itertools.product(*fields.values()):
             own = dict(zip(fields, values, strict=True))
             # A method has its own column in the tables.
@@ -141,7 +158,7 @@ def _variations(asked: SweepConfig) -> list[Variation]:
 
 
 def _seeds(asked: SweepConfig) -> list[Any]:
-    return asked.vary.get("seed") or [asked.set.get("seed")]
+    return asked.vary.get("seed") or [None]
 
 
 def _planned(
@@ -245,7 +262,11 @@ def _from_file(source: str) -> TrainConfig:
 
 def _stem(source: str) -> str:
     path = Path(source)
-    return path.parent.name if path.name == "config.yaml" and path.parent.name else path.stem
+    if path.name == "config.yaml" and path.parent.name:
+        return path.parent.name
+    return (
+        path.stem if path.suffix in (".yaml", ".yml") else path.name
+    )  # the folder of a run may be called lr0.1
 
 
 def _data_of(name: str, data: str | dict[str, str]) -> str:
