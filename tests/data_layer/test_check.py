@@ -261,3 +261,17 @@ def test_photographs_are_in_order(shared: Path) -> None:
     report = check(shared / "data" / "pets3")
     assert report.problems == []
     assert [row.masks for row in report.rows] == [0, 88, 206]
+
+
+@pytest.mark.parametrize(
+    ("grey", "words"), [(1, "val: every mask is object all over"), (0, "val: no mask shows an object")]
+)
+def test_masks_that_say_the_same_everywhere_are_found(wsol_set: Path, grey: int, words: str) -> None:
+    masks = sorted((wsol_set / "masks" / "val").rglob("*.png"))
+    for path in masks[1:]:
+        Image.new("L", (72, 72), grey).save(path)
+    assert check(wsol_set).problems == []  # one picture may be full, or empty
+    Image.new("L", (72, 72), grey).save(masks[0])
+    (problem,) = check(wsol_set).problems
+    assert problem.startswith(words)
+    assert "0000.png" in problem

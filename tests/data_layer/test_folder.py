@@ -106,6 +106,17 @@ def test_coco_boxes(tmp_path: Path) -> None:
     assert open_dataset(tmp_path, "val").has_boxes is False
 
 
+def test_coco_with_a_byte_order_mark_and_in_shares(tmp_path: Path) -> None:
+    write_images(tmp_path, "val/cat/a.jpg")
+    coco(tmp_path, "boxes.json", [(1, "a.jpg")], [{"image_id": 1, "bbox": [1, 2, 3, 4]}])
+    file = tmp_path / "boxes.json"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # as Windows writes UTF-8
+    assert open_dataset(tmp_path, "val", localization=True)[0]["boxes"].tolist() == [[1, 2, 4, 6]]
+    coco(tmp_path, "boxes.json", [(1, "a.jpg")], [{"image_id": 1, "bbox": [0.125, 0.25, 0.5, 0.5]}])
+    with pytest.raises(FcamError, match="boxes.json gives boxes as shares.*0.125, 0.25, 0.625, 0.75"):
+        open_dataset(tmp_path, "val", localization=True)
+
+
 def test_boxes_of_another_splits_image_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
     names = [f"{split}/{c}/1.jpg" for split in ("train", "val", "test") for c in ("cat", "dog")]
     write_images(tmp_path, *names)

@@ -226,3 +226,21 @@ def test_a_label_beyond_all_measure_makes_no_list_of_classes(wsol_set: Path, lab
     path.write_text(path.read_text().replace(",0", f",{label}", 1))
     with pytest.raises(FcamError, match=r"class_labels\.txt, line 1: expected <image>,<label from 0>"):
         open_dataset(wsol_set, "val")
+
+
+def test_space_before_a_comma_is_no_part_of_a_name(tmp_path: Path) -> None:
+    write_set(tmp_path, "a.png , 1, 2, 5, 6\n", labels="a.png , 0\nb.png , 1\n", sizes="a.png , 20 , 10\n")
+    dataset = open_dataset(tmp_path, "val", localization=True)
+    assert dataset[0]["boxes"].tolist() == [[1, 2, 5, 6]]
+    assert dataset.split.sizes == {"a.png": (20, 10)}
+
+
+def test_boxes_in_shares_of_the_image_are_refused(tmp_path: Path) -> None:
+    write_set(tmp_path, "a.png,0,0,1,1\nb.png,0.25,0.1,0.75,1\n")
+    with pytest.raises(
+        FcamError, match=r"localization.txt gives boxes as shares.*0.25, 0.1, 0.75, 1; multiply"
+    ):
+        open_dataset(tmp_path, "val", localization=True)
+    # A corner of one pixel is a box, and so is one with a fraction beside those of other sizes.
+    for number, rows in enumerate(("a.png,0,0,1,1\n", "a.png,0.5,0,1,1\nb.png,0,0,9.5,3\n")):
+        assert len(open_dataset(write_set(tmp_path / str(number), rows), "val", localization=True)) == 2

@@ -57,6 +57,16 @@ class _Seen:
     pixels: dict[bytes, tuple[str, str]] = field(default_factory=dict)
 
 
+@dataclass
+class _Contents:
+    """What all object masks of a split show together."""
+
+    masks: int = 0
+    first: Path | None = None
+    object: bool = False
+    ground: bool = False
+
+
 def check(root: str | os.PathLike[str], *, metadata: str | os.PathLike[str] | None = None) -> Report:
     """Read every list, image and mask of the data set below `root` and report what is wrong.
 
@@ -74,13 +84,14 @@ def check(root: str | os.PathLike[str], *, metadata: str | os.PathLike[str] | No
     seen = _Seen()
     with epoch_bar("data check", sum(len(split.image_ids) for split in splits)) as bar:
         for split in splits:
-            sizes = {}
+            sizes, contents = {}, _Contents()
             for image_id in split.image_ids:
                 size = _check_image(split, image_id, seen, report)
                 if size is not None:
                     sizes[image_id] = size
-                    _check_localization(split, image_id, size, report)
+                    _check_localization(split, image_id, size, contents, report)
                 bar.advance(1)
+            _check_contents(split, contents, report)
             report.rows.append(_summary(split, sizes.values()))
     _check_classes(splits, report)
     _check_same_ids(splits, report)
@@ -241,7 +252,9 @@ def _check_duplicate(here: tuple[str, str], first: tuple[str, str], what: str, r
         report.notes.append(f"{here[0]}: {here[1]} is the same {what} as {first[1]}")
 
 
-def _check_localization(split: Split, image_id: str, size: tuple[int, int], report: Report) -> None:
+def _check_localization(
+    split: Split, image_id: str, size: tuple[int, int], contents: _Contents, report: Report
+) -> None:
     width, height = split.sizes.get(image_id, size)
     for x0, y0, x1, y1 in (split.boxes or {}).get(image_id, np.zeros((0, 4))).tolist():
         box = f"{split.name}: {image_id} has a box {x0:g},{y0:g},{x1:g},{y1:g} that"
@@ -252,25 +265,49 @@ def _check_localization(split: Split, image_id: str, size: tuple[int, int], repo
         elif x1 == x0 or y1 == y0:
             report.notes.append(f"{box} has no area")
     for files in (split.masks or {}).get(image_id, []):
-        for path in files:
-            if path is not None:
-                _check_mask(split, image_id, path, size, report)
+        if (mask := _check_mask(split, image_id, files.mask, size, report)) is not None:
+            contents.masks += 1
+            contents.first = contents.first or files.mask
+            contents.object |= bool(mask.any())
+            contents.ground |= not mask.all()
+        if files.ignore is not None:
+            _check_mask(split, image_id, files.ignore, size, report)
 
 
-def _check_mask(split: Split, image_id: str, path: Path, size: tuple[int, int], report: Report) -> None:
+def _check_contents(split: Split, contents: _Contents, report: Report) -> None:
+    """Masks of other values than 0 and more read without complaint, and then no metric means anything."""
+    if contents.masks < 2:  # one alone may well be full
+        return
+    such = f"such as {contents.first}"
+    if not contents.ground:
+        report.problems.append(
+            f"{split.name}: every mask is object all over, {such}; make the background 0, since all above is object"
+        )
+    elif not contents.object:
+        report.problems.append(
+            f"{split.name}: no mask shows an object, {such}; give objects a grey value above 0, best 255"
+        )
+
+
+def _check_mask(
+    split: Split, image_id: str, path: Path, size: tuple[int, int], report: Report
+) -> np.ndarray | None:
+    """Read one mask; returns it, or None when it cannot be read."""
     try:
-        height, width = open_mask(path).shape
+        mask = open_mask(path)
     except ImageError as error:
         report.problems.append(f"{split.name}: {error}")
-        return
+        return None
+    height, width = mask.shape
     if (width, height) == size:
-        return
+        return mask
     sentence = f"{split.name}: mask {path} is {width}x{height}, its image {image_id} {size[0]}x{size[1]}"
     # Rounding to whole pixels moves each side by half a pixel at most.
     if abs(width * size[1] - height * size[0]) <= 0.5 * (width + height + sum(size)):
         report.notes.append(f"{sentence}: same shape, resized when read")
     else:
         report.problems.append(f"{sentence}: not the same shape; make it one of the image")
+    return mask
 
 
 def _check_classes(splits: list[Split], report: Report) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fcam.data.split import OnProblem, Split, checked_box, checked_size
+from fcam.data.split import OnProblem, Split, check_pixels, checked_box, checked_size
 from fcam.errors import cut, shown
 
 PATTERNS = ("boxes*.json", "annotations*.json", "_annotations*.json", "instances*.json")
@@ -51,6 +51,7 @@ def add_boxes(split: Split, folders: list[Path], on_problem: OnProblem) -> None:
         split.boxes = {
             image_id: np.array(rows, dtype=np.float64).reshape(-1, 4) for image_id, rows in boxes.items()
         }
+        check_pixels(" and ".join(map(str, files)), split.boxes, on_problem)
 
 
 def _rows(
@@ -64,7 +65,7 @@ def _rows(
         on_problem(f"{path} is not a regular file; move it away or put a COCO file there")
         return []
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
         images = {}
         for entry in content["images"]:
             image_id = _match(str(entry["file_name"]), known, root)

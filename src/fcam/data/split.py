@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +40,18 @@ def checked_box(*box: float) -> tuple[float, ...]:
     if not all(abs(number) < LONGEST_SIDE for number in box):  # NaN fails too
         raise ValueError("no image has these pixels")
     return box
+
+
+def check_pixels(source: str, boxes: Mapping[str, np.ndarray], on_problem: OnProblem) -> None:
+    """Call `on_problem` where the boxes (n, 4) of all images are shares of the image, which no pixels are."""
+    rows = np.concatenate([np.zeros((0, 4)), *boxes.values()])
+    shares = (rows != np.floor(rows)).any(axis=1)
+    if shares.any() and rows.max() <= 1:
+        example = ", ".join(f"{number:g}" for number in rows[shares][0])
+        on_problem(
+            f"{source} gives boxes as shares of the image, such as x0, y0, x1, y1 = {example}; multiply them by its width and "
+            "height, since boxes are in pixels"
+        )
 
 
 class MaskFiles(NamedTuple):

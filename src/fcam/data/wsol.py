@@ -13,7 +13,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from fcam.data.split import SPLITS, MaskFiles, OnProblem, Split, checked_box, checked_size, refuse
+from fcam.data.split import (
+    SPLITS,
+    MaskFiles,
+    OnProblem,
+    Split,
+    check_pixels,
+    checked_box,
+    checked_size,
+    refuse,
+)
 from fcam.errors import FcamError, cut, shown
 
 LISTS = ("image_ids", "class_labels", "image_sizes", "localization")
@@ -174,6 +183,7 @@ def _add_localization(found: Split, path: Path, on_problem: OnProblem) -> None:
         for image_id, box in _parsed(path, "<image>,<x0>,<y0>,<x1>,<y1>", _box, on_problem):
             boxes.setdefault(image_id, []).append(box)
         found.boxes = {image_id: np.array(rows, dtype=np.float64) for image_id, rows in boxes.items()}
+        check_pixels(str(path), found.boxes, on_problem)
         annotated = found.boxes.keys()
     else:
         masks: dict[str, list[MaskFiles]] = {}
@@ -227,7 +237,7 @@ def _parsed(
     for number, line in _lines(path):
         image_id, *texts = line.rsplit(",", fields)
         try:
-            yield image_id, parse(*(text.strip() for text in texts))
+            yield image_id.rstrip(), parse(*(text.strip() for text in texts))
         except (ValueError, TypeError):
             on_problem(f"{path}, line {number}: expected {row}, got {shown(line)}")
 
