@@ -26,7 +26,7 @@ from fcam.optimization import learning_rate
 from fcam.run import Run, load_config
 from fcam.stages import ClassifierStage, DecoderStage
 from fcam.start import settle
-from fcam.train import train
+from fcam.train import _is_better, train
 from launched import in_two_processes
 
 
@@ -430,3 +430,14 @@ def test_tensorboard_shows_every_term_and_score_by_stage_and_does_not_move_the_r
         assert [event.step for event in shown] == [1, 2]
         assert shown[-1].value == pytest.approx(value, rel=1e-5)
     assert events.Scalars("classifier/cross_entropy")
+
+
+def test_a_scored_epoch_takes_the_place_of_one_that_could_not_be_scored():
+    assert _is_better(0.0, None)
+    assert _is_better(0.0, {"epoch": 1, "value": None})  # resumed after val got its boxes
+    assert _is_better(None, {"epoch": 1, "value": 50.0})
+    assert [_is_better(value, {"epoch": 1, "value": 50.0}) for value in (49.0, 50.0, 51.0)] == [
+        False,
+        False,
+        True,
+    ]

@@ -139,7 +139,7 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
             _share_statistics(trained, accelerator)
             scores = _validate(model, stage, config) if selecting else {}
             value = scores.get(settings.select)
-            if state["best"] is None or value is None or value > state["best"]["value"]:
+            if _is_better(value, state["best"]):
                 state["best"] = {"epoch": epoch, "value": value}
                 state["best_weights"] = copy_of(trained)
         state |= {"epoch": epoch, **optimization.state_dict()}
@@ -160,6 +160,14 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
             _say_epoch(record, settings.epochs)
     trained.load_state_dict(state["best_weights"])
     accelerator.free_memory()
+
+
+def _is_better(value: float | None, best: dict[str, Any] | None) -> bool:
+    """Whether an epoch of this value on `val` takes the place of the best so far; without values the last one does.
+
+    An interrupted run may have got boxes or masks for `val` since: a scored epoch takes the place of one without a score.
+    """
+    return best is None or value is None or best["value"] is None or value > best["value"]
 
 
 def _validate(model: FCAM, stage: Stage, config: TrainConfig) -> dict[str, float]:
