@@ -152,6 +152,21 @@ def test_names_never_collide(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out" / "masks").rglob("*.png"))) == 5
 
 
+def test_a_folder_named_like_an_output_is_no_obstacle(tmp_path: Path) -> None:
+    relative = ("a.jpg", "a.PNG/q.jpg", "b.png", "b.jpg/c/q.jpg", "c.png", "c.txt/q.jpg")
+    files = [photo(tmp_path / name, (40, 40)) for name in relative]
+    result = predict_files(localizer(), files, tmp_path / "out", Outputs(panels=True, maps=True))
+    assert [row["name"] for row in result.rows] == [
+        "a_jpg",
+        "a.PNG/q",
+        "b_png",
+        "b.jpg/c/q",
+        "c_png",
+        "c.txt/q",
+    ]
+    assert all((tmp_path / "out" / file).is_file() for row in result.rows for file in row["files"].values())
+
+
 def test_a_photo_named_twice_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo(tmp_path / "x.jpg")
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -36,6 +36,8 @@ from fcam.predict.prediction import Prediction
 SUBFOLDERS = RESULT_FOLDERS
 FINAL, JOURNAL = RESULTS, "predictions.jsonl"
 JPEG_QUALITY, PNG_LEVEL = 92, 3
+WRITTEN_SUFFIXES = frozenset({".png", ".jpg", ".npy", ".txt", ".xml"})
+"""What follows NAME in the files of a photo, labels included."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Named:
 def name_outputs(paths: Sequence[Path], fixed: Mapping[str, str] | None = None) -> list[Named]:
     """Name the outputs of photos by their place below their common folder, told apart by suffix, then number.
 
+    No output is called what a folder of photos is called: beside `x.png/`, the mask of `x.jpg` cannot be `x.png`.
     `fixed` holds the names, by absolute path, of photos that already have outputs.
     """
     fixed = fixed or {}
@@ -76,6 +79,10 @@ def name_outputs(paths: Sequence[Path], fixed: Mapping[str, str] | None = None) 
     except ValueError:  # different drives have nothing in common
         files = [path.name for path in absolute]
     used = {name.casefold() for name in fixed.values()}
+    for folder in {folder for file in files for folder in PurePosixPath(file).parents}:
+        stem, suffix = os.path.splitext(str(folder).casefold())
+        if suffix in WRITTEN_SUFFIXES:
+            used.add(stem)
     named = []
     for path, whole, file in zip(paths, map(str, absolute), files, strict=True):
         if whole not in fixed:
