@@ -211,6 +211,8 @@ def test_levels_can_be_named(images: Tensor) -> None:
     ):
         with pytest.raises(fcam.FcamError, match=words):
             attach(yours, level=level, image_size=SIDE)
+    with pytest.raises(fcam.FcamError, match=r"'norm' gives shape \(2, 8, 8, 24\), channels last"):
+        attach(ChannelsLast(), level=["body.0", "norm"], image_size=SIDE)
 
 
 class Branching(OwnCNN):
@@ -250,6 +252,18 @@ class ChannelsLast(nn.Module):
         return self.fc(self.norm(self.body(x).permute(0, 2, 3, 1)).mean((1, 2)))
 
 
+class ChannelsLastStage(ChannelsLast):
+    """With a layer that works on the channels-last map: the last map is not the convolutions'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(24, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x).permute(0, 2, 3, 1)
+        return self.fc(self.norm(x + self.mix(x)).mean((1, 2)))
+
+
 @pytest.mark.parametrize("network", [Constants, Shared, ChannelsLast])
 def test_unusual_networks_are_attached_saved_and_loaded(
     network: type[nn.Module], images: Tensor, tmp_path: Path
@@ -272,6 +286,7 @@ def test_unusual_networks_are_attached_saved_and_loaded(
             "one resolution",
         ),
         (Branching(), "cannot be followed"),
+        (ChannelsLastStage(), r"channels last.*permute"),
         (nn.Conv2d(3, 8, 3), "scores of shape"),
         (nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.Flatten(), nn.Linear(9, 3)), "image_size"),
         (

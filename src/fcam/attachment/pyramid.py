@@ -148,8 +148,14 @@ class _Trace:
                 f"{self.name} ends in tokens of shape {tokens[-1].shape}, not in maps (B, C, h, w); "
                 "choose a convolutional network, or name layers with maps by level=[paths]"
             )
+        last = before_pooling(spatial, self.output.shape[1]) if spatial else None
         spatial = [call for call in spatial if self._is_map(call)]
         top = before_pooling(spatial, self.output.shape[1]) if spatial else None
+        if top is not None and last is not None and self._is_worked_on(top, last):
+            raise FcamError(
+                f"{self.name} ends in maps of shape {last.shape}, channels last, and a decoder reads (B, C, h, w); "
+                "let its last layers give x.permute(0, 3, 1, 2) and take that back after it, or choose another network"
+            )
         if top is None or is_early(top, self.recorder.calls):
             seen = (
                 f"the last map, {top.shape}, is followed by much of the network" if top else "there is none"
@@ -172,6 +178,11 @@ class _Trace:
                 if known is None or self.depth[node] <= self.depth[known]:
                     best[call.shape[-2:]] = node
         return [*best.values(), node_of[top.number]]
+
+    def _is_worked_on(self, top: Call, last: Call) -> bool:
+        """Whether layers with weights, more than normalisation, lie between two maps: then `top` is not the last one."""
+        between = (call for call in self.recorder.calls if top.number < call.number <= last.number)
+        return any(call.function in ("conv2d", "linear") for call in between)
 
     def _is_map(self, call: Call) -> bool:
         """Whether this is a map (B, C, h, w), with channels where the decoder wants them."""
@@ -200,6 +211,12 @@ class _Trace:
             if len(self.shape.get(node, ())) != 4:
                 raise FcamError(
                     f"layer {path!r} gives shape {self.shape.get(node)}, not a map (B, C, h, w); name another"
+                )
+            layout = find_layout(self.shape[node], self.size, ())
+            if layout is not None and layout.kind == "NHWC":
+                raise FcamError(
+                    f"layer {path!r} gives shape {self.shape[node]}, channels last, and a decoder reads (B, C, h, w); "
+                    "name a layer that gives such maps"
                 )
             nodes.append(node)
         sizes = [self.shape[node][2:] for node in nodes]
