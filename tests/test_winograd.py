@@ -1,4 +1,4 @@
-"""Convolutions by Winograd's way: the direct way's results, only where they gain, in the decoder's training step."""
+"""Convolutions by Winograd's way: the direct way's results, only where they gain, in training and in whole forward passes."""
 
 from __future__ import annotations
 

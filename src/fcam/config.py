@@ -216,7 +216,7 @@ class TrainConfig:
     workers: Annotated[int, Within(0, 1024)] = 2
     """Data loading processes."""
     compile: bool = False
-    """torch.compile the network."""
+    """torch.compile what a stage runs for a batch: network and loss."""
     tensorboard: bool = False
     resume: bool = False
     """Go on with an interrupted run in `out`."""
