@@ -25,7 +25,7 @@ from fcam.data import EvalTransform, open_dataset
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.report import gallery
-from fcam.report.collect import group, papers_number, read_run, training_seconds
+from fcam.report.collect import group, papers_number, read_run, read_runs, repeated, training_seconds
 from fcam.report.command import ReportConfig, run_report
 from fcam.report.curves import EXACT, Measure, open_run, survey
 from fcam.report.gallery import spread
@@ -195,15 +195,14 @@ def test_names_of_users_are_escaped(tiny_run: Path, drawn_set: Path, tmp_path: P
 
 def test_tables_of_any_format_escape_names(tiny_run: Path, tmp_path: Path) -> None:
     run = read_run(tiny_run, "test")
-    config = dataclasses.replace(run.config, data="/x/a_b|<c>&100%$")
-    table = localization(group([dataclasses.replace(run, config=config)]), "test")
-    assert "a_b|&lt;c&gt;&amp;100%$" in as_html(table)
-    assert r"a\_b\|&lt;c&gt;&amp;100%$" in as_markdown([table])
+    table = localization(group([dataclasses.replace(run, data_set="a_b|<c>[d](e)&100%$")]), "test")
+    assert "a_b|&lt;c&gt;[d](e)&amp;100%$" in as_html(table)
+    assert r"a\_b\|&lt;c&gt;[d]\(e)&amp;100%$" in as_markdown([table])
     latex = as_latex([table])
-    assert r"a\_b|\textless{}c\textgreater{}\&100\%\$" in latex
+    assert r"a\_b|\textless{}c\textgreater{}[d](e)\&100\%\$" in latex
     body = latex.split("\\midrule")[1]
     assert body.count(r" \\") == len(table.rows)
-    assert as_csv(table).count("a_b|<c>&100%$") == len(table.rows)
+    assert as_csv(table).count("a_b|<c>[d](e)&100%$") == len(table.rows)
 
 
 def test_missing_data_leaves_the_tables_and_says_so(tiny_run: Path, tmp_path: Path, capsys) -> None:
@@ -282,6 +281,25 @@ def test_seeds_share_a_row_with_mean_and_deviation(tiny_run: Path, tmp_path: Pat
     assert (float(own["box@0.5"]), float(own["box@0.5 sd"])) == (50.0, 10.0)
     assert "50.0 ± 10.0" in (tmp_path / "out" / "tables.md").read_text()
     assert "$\\pm$ 10.0" in (tmp_path / "out" / "tables.tex").read_text()
+
+
+def test_sets_of_one_name_are_not_seeds_of_each_other(tiny_run: Path, tmp_path: Path) -> None:
+    runs = [copy_run(tiny_run, tmp_path / name) for name in ("a", "b")]
+    for run, data in zip(runs, ("old/photos", "new/photos"), strict=True):
+        config = dataclasses.replace(load_config(run), data=data)
+        (run / "config.yaml").write_text(yaml.safe_dump(config_to_dict(config)))
+    metrics = json.loads((runs[1] / "metrics.json").read_text())
+    (runs[1] / "metrics.json").write_text(json.dumps(metrics | {"images": metrics["images"] + 1}))
+    labels = [own.label for own in group(read_runs(runs, "test", []))]
+    assert [label.split(" · ")[0] for label in labels] == ["old/photos", "new/photos"]
+
+
+def test_a_copy_of_a_run_is_not_another_seed_unsaid(tiny_run: Path, tmp_path: Path) -> None:
+    copy = copy_run(tiny_run, tmp_path / "copy")
+    (sentence,) = repeated(group(read_runs([tiny_run, copy], "test", [])))
+    assert f"{tiny_run.name} and copy have the same settings and seed 0" in sentence
+    other = copy_run(tiny_run, tmp_path / "other", seed=1)
+    assert repeated(group(read_runs([tiny_run, other], "test", []))) == []
 
 
 def test_a_shared_classifier_took_its_time_once(tiny_run: Path, tmp_path: Path) -> None:

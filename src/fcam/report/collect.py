@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,8 @@ class Finished:
     """What `model/config.json` holds; empty where there is no model."""
     shared: Path | None = None
     """Folder of the classifier that was trained apart, where its epochs are among the records."""
-
-    @property
-    def data_set(self) -> str:
-        """Name of the data set: the last folder of its path."""
-        return Path(self.config.data).name or "data"
+    data_set: str = ""
+    """Name of the data set: the last folder of its path, or the last two where another set has that name."""
 
     @property
     def seconds(self) -> float:
@@ -103,7 +100,19 @@ def read_runs(roots: Sequence[Path], split: str, notes: list[str]) -> list[Finis
     if not found and without:
         raise without[0]
     notes += [f"left out: {error}" for error in without]
-    return found
+    return _with_data_sets(found)
+
+
+def _with_data_sets(runs: Sequence[Finished]) -> list[Finished]:
+    """Name each run's data set; sets of one name are apart where they differ in images scored or in classes."""
+    paths = [Path(run.config.data) for run in runs]
+    contents: dict[str, list[Any]] = {}
+    for path, run in zip(paths, runs, strict=True):
+        of_name = contents.setdefault(path.name, [])
+        own = (run.report.get("images"), run.model.get("classes"))
+        of_name += [] if own in of_name else [own]
+    names = ["/".join(path.parts[-2 if len(contents[path.name]) > 1 else -1 :]) for path in paths]
+    return [replace(run, data_set=name) for run, name in zip(runs, names, strict=True)]
 
 
 def read_run(root: Path, split: str) -> Finished:
@@ -131,7 +140,7 @@ def read_run(root: Path, split: str) -> Finished:
         model, _ = _model_config(root)
     except (FcamError, OSError, ValueError):
         model = {}
-    return Finished(root, config, records, report, model, shared)
+    return Finished(root, config, records, report, model, shared, Path(config.data).name)
 
 
 def _model_config(root: Path) -> tuple[dict[str, Any], Path]:
@@ -158,6 +167,16 @@ def group(runs: Sequence[Finished]) -> list[Group]:
         runs_by_seed = sorted(own, key=lambda run: run.config.seed)
         groups.append(Group(" · ".join(names), runs_by_seed, paper.changed(own[0].config)))
     return groups
+
+
+def repeated(groups: Sequence[Group]) -> list[str]:
+    """A sentence for every seed that a group has more than once: a mean over copies of a run shows too small a spread."""
+    return [
+        f"{own.label}: {' and '.join(same)} have the same settings and seed {seed}, and all count; leave out copies"
+        for own in groups
+        for seed in dict.fromkeys(run.config.seed for run in own.runs)
+        if len(same := [run.root.name for run in own.runs if run.config.seed == seed]) > 1
+    ]
 
 
 def _names(run: Finished) -> list[str]:

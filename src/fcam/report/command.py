@@ -16,7 +16,7 @@ from fcam import files
 from fcam.errors import FcamError, cut
 from fcam.progress import say
 from fcam.report import gallery, gallery_data, page, tables
-from fcam.report.collect import Group, expand, group, read_runs
+from fcam.report.collect import Group, expand, group, read_runs, repeated
 from fcam.report.curves import deviation, open_run, survey
 from fcam.run import config_to_dict
 from fcam.tables import formats
@@ -66,6 +66,7 @@ def run_report(config: ReportConfig, title: str = "", lead: str = "") -> Path:
             raise FcamError(f"--{name} must be 0 or more, got {getattr(config, name)}")
     notes: list[str] = []
     groups = group(read_runs(expand(config.runs), config.split, notes))
+    notes += repeated(groups)
     looks = [_look(own, config, notes) for own in groups]
     for note in notes:
         say(note)

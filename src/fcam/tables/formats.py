@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,8 +107,9 @@ def _both(cell: Number) -> str:
 
 
 def _markdown(text: str) -> str:
-    text = text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
-    return html.escape(text, quote=False).replace("*", "\\*").replace("_", "\\_").replace("`", "\\`")
+    """Text in which Markdown sees no table, emphasis, code or link."""
+    escaped = re.sub(r"([\\|*_`]|(?<=\])\()", r"\\\1", text.replace("\n", " "))
+    return html.escape(escaped, quote=False)
 
 
 _LATEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
