@@ -24,7 +24,7 @@ from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.optimization import learning_rate
 from fcam.run import Run, load_config
-from fcam.stages import ClassifierStage, DecoderStage
+from fcam.stages import ClassifierStage, DecoderStage, maps_of
 from fcam.start import settle
 from fcam.train import _is_better, train
 from launched import in_two_processes
@@ -193,6 +193,37 @@ def test_seeds_from_other_maps_than_the_cam(tiny_run, tiny_config, tmp_path):
         train(config("wrong"), lambda images, features, labels: torch.zeros(len(images), 2, 2))
 
 
+def test_a_second_round_learns_from_the_first_rounds_map(tiny_run, tiny_config, tmp_path, monkeypatch):
+    two = dataclasses.replace(tiny_config, rounds=2, out=str(tmp_path / "two"))
+    run = Run(train(two))
+    names = [record["stage"] for record in run.records()]
+    assert names == ["classifier"] * 2 + ["decoder-round1"] * 2 + ["decoder"] * 2
+    # The first round is what a run of one round is, and the second what learning from that one's map gives.
+    first = run.load_state("decoder-round1")
+    assert first is not None
+    once = FCAM.from_pretrained(tiny_run)
+    assert same(first["best_weights"], once.decoder.state_dict())
+    alone = dataclasses.replace(
+        tiny_config, out=str(tmp_path / "alone"), stages="decoder", classifier_from=str(tiny_run)
+    )
+    assert same(weights(run.root), weights(train(alone, maps_of(once.decoder))))
+    assert not same(weights(run.root), weights(tiny_run))
+
+    save = Run.save_state
+
+    def interrupted(self, stage, state):
+        save(self, stage, state)
+        if stage == "decoder":
+            raise KeyboardInterrupt
+
+    config = dataclasses.replace(two, out=str(tmp_path / "killed"))
+    monkeypatch.setattr(Run, "save_state", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    monkeypatch.undo()
+    assert same(weights(run.root), weights(train(dataclasses.replace(config, resume=True))))
+
+
 def test_one_class_teaches_no_classifier(tiny_config, tmp_path, capsys):
     for split in ("train", "val", "test"):
         (tmp_path / "set" / split / "cat").mkdir(parents=True)
@@ -273,6 +304,8 @@ def test_a_resumed_run_remembers_where_its_data_moved(tiny_run, tiny_config, dra
         ({"seed": -1}, "--seed is -1; take 0 or more"),
         ({"seed": 2**32}, "--seed is 4294967296"),
         ({"workers": -1}, "--workers is -1"),
+        ({"rounds": 0}, "--rounds is 0"),
+        ({"rounds": 2, "loss": LossConfig(alpha=0)}, "--rounds 2 hands maps on by their seeds"),
         ({"loss": LossConfig(crf=float("nan"))}, "--loss.crf is nan"),
         ({"seeds": SeedConfig(n_minus=5)}, "--seeds.n-minus is 5"),
         ({"stage2": StageConfig(optimizer=OptimizerConfig(lr=-1))}, "--stage2.optimizer.lr is -1"),
@@ -411,7 +444,8 @@ def test_a_compiled_run_ends_with_the_same_model(tiny_run, tiny_config, tmp_path
     assert len(traced) == 2
     first, second = weights(tiny_run), weights(run)
     assert first.keys() == second.keys()
-    assert all(torch.allclose(first[name], second[name], atol=1e-4) for name in first)
+    # Rounding, which eight steps of training make larger; another loss or other seeds would move weights by a hundredth.
+    assert all(torch.allclose(first[name], second[name], atol=5e-4) for name in first)
 
 
 def test_tensorboard_shows_every_term_and_score_by_stage_and_does_not_move_the_result(

@@ -203,9 +203,15 @@ class TrainConfig:
     stage2: StageConfig = field(
         default_factory=lambda: StageConfig(optimizer=OptimizerConfig(schedule="constant"))
     )
+    rounds: Annotated[int, Within(1, 10)] = 1
+    """Times that stage 2 runs: from the second on, a fresh decoder learns from seeds in the map of the one before instead of in
+    the CAM (ours; the paper has one)."""
     mosaics: Annotated[float, Within(0, 10)] = 0.0
     """Mosaics that stage 2 adds to a batch, as a share of its images: four of them two by two, for objects that are small or
     not in the middle (ours; the paper has none)."""
+    recolor: Annotated[float, Within(0, 1)] = 0.0
+    """Share of a batch's photos that stage 2 shows the decoder in other colours, while seeds come from the photo as it is
+    (ours; the paper has none)."""
     resize: Side = 256
     """Training images are resized to this square, ..."""
     crop: Side = 224

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +12,15 @@ from torch.nn import functional as F
 
 from fcam import cams
 from fcam.config import OptimizerConfig, TrainConfig
+from fcam.decoder import Decoder
 from fcam.errors import FcamError
 from fcam.folding import folded
 from fcam.losses import PixelAlignmentLoss
-from fcam.model import FCAM
+from fcam.model import FCAM, foreground
 from fcam.mosaics import draw_mosaics
+from fcam.recolor import recolored
 from fcam.seeds import sample_seeds
+from fcam.start import trains_classifier
 from fcam.winograd import quick_convolutions
 
 SeedMaps = Callable[[Tensor, Sequence[Tensor], Tensor], Tensor]
@@ -65,16 +69,19 @@ class DecoderStage(nn.Module):
     """Stage 2: the decoder with the pixel alignment loss, on the frozen classifier's features.
 
     The backbone runs once: the same features feed the decoder and the CAM that seeds are drawn from. With
-    `config.mosaics` it also runs on these, whose maps are those of the photos in them.
+    `config.mosaics` it also runs on these, whose maps are those of the photos in them, and with `config.recolor` on
+    photos in other colours, whose maps are those of the photos as they are.
 
     Args:
         seed_maps: maps to sample seeds in, instead of the CAM of `config.method`.
+        name: what log and resume point call it.
     """
 
-    name = "decoder"
-
-    def __init__(self, model: FCAM, config: TrainConfig, seed_maps: SeedMaps | None = None) -> None:
+    def __init__(
+        self, model: FCAM, config: TrainConfig, seed_maps: SeedMaps | None = None, name: str = "decoder"
+    ) -> None:
         super().__init__()
+        self.name = name
         self.model = model
         self.seed_maps = seed_maps
         self.settings = config.stage2
@@ -103,6 +110,11 @@ class DecoderStage(nn.Module):
         """Weighted loss terms of one batch; images (B, 3, H, W) in [0, 1], labels (B,)."""
         features = self.features(images)
         maps = self._maps(images, features, labels, generator) if self.loss.needs_seeds(epoch) else None
+        if count := round(self.config.recolor * len(images)):
+            changed = recolored(images[:count], generator)
+            pairs = zip(self.features(changed), features, strict=True)
+            features = [torch.cat((new, old[count:])) for new, old in pairs]
+            images = torch.cat((changed, images[count:]))
         if count := round(self.config.mosaics * len(images)):
             mosaics, their_maps = draw_mosaics(images, maps, count, generator)
             features = [torch.cat(pair) for pair in zip(features, self.features(mosaics), strict=True)]
@@ -134,3 +146,33 @@ class DecoderStage(nn.Module):
         return cams.interpolated(
             self.model.classifier, images, features[-1], labels, method, variant, generator
         )
+
+
+def stages_of(
+    model: FCAM, config: TrainConfig, seed_maps: SeedMaps | None = None
+) -> Iterator[ClassifierStage | DecoderStage]:
+    """The stages of a run, each to be trained before the next is asked for; stage 2 once for each of `config.rounds`.
+
+    The decoder of a round starts as that of the first did, and the last one is the run's.
+    """
+    if trains_classifier(config):
+        yield ClassifierStage(model, config)
+    if config.stages == "classifier":
+        return
+    untrained = copy.deepcopy(model.decoder.state_dict())
+    for number in range(1, config.rounds):
+        yield DecoderStage(model, config, seed_maps, f"decoder-round{number}")
+        seed_maps = maps_of(copy.deepcopy(model.decoder))
+        model.decoder.load_state_dict(untrained)
+    yield DecoderStage(model, config, seed_maps)
+
+
+def maps_of(decoder: Decoder) -> SeedMaps:
+    """Maps of a trained decoder to sample seeds in, for another one to learn from."""
+    decoder = decoder.requires_grad_(False).eval()
+
+    def seed_maps(images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
+        with quick_convolutions(images):
+            return foreground(decoder(features, images.shape[-2:])).float()
+
+    return seed_maps

@@ -92,10 +92,16 @@ def _check_decoder_stage(config: TrainConfig) -> None:
             "--seeds.foreground-pixels and --seeds.background-pixels draw no pixel at all; raise one, or turn their "
             "term off with --loss.alpha 0"
         )
-    if config.mosaics and not round(config.mosaics * stage.batch_size):
+    if config.rounds > 1 and not loss.alpha:
         raise FcamError(
-            f"--mosaics {config.mosaics:g} makes none of a batch of {stage.batch_size}; take {1 / stage.batch_size:g} or more"
+            f"--rounds {config.rounds} hands maps on by their seeds, which --loss.alpha 0 turns off; drop one of the two"
         )
+    for name in ("mosaics", "recolor"):
+        share = getattr(config, name)
+        if share and not round(share * stage.batch_size):
+            raise FcamError(
+                f"--{name} {share:g} makes none of a batch of {stage.batch_size}; take {1 / stage.batch_size:g} or more"
+            )
 
 
 def _check_terms(loss: LossConfig, epochs: int) -> None:

@@ -31,7 +31,7 @@ from fcam.precision import resolve
 from fcam.processes import process_state
 from fcam.progress import say
 from fcam.run import Run, config_to_dict
-from fcam.stages import ClassifierStage, DecoderStage, SeedMaps
+from fcam.stages import SeedMaps, stages_of
 from fcam.start import build, check_classes, introduce, settle, trains_classifier
 
 IMAGENET_CLASSES = 1000
@@ -70,9 +70,7 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     accelerator.wait_for_everyone()
     if config.tensorboard:
         accelerator.init_trackers("tensorboard")
-    stages = [ClassifierStage(model, config)] if trains_classifier(config) else []
-    stages += [DecoderStage(model, config, seed_maps)] if config.stages != "classifier" else []
-    for stage in stages:
+    for stage in stages_of(model, config, seed_maps):
         train_stage(stage, model, config, run, accelerator)
     model.metadata["decoder_trained"] = config.stages != "classifier"
     model.metadata["method"], model.metadata["variant"] = config.method, config.variant
