@@ -157,7 +157,7 @@ def test_without_network_the_error_says_how_to_go_on(name: str, monkeypatch: pyt
     for enum in (models.ResNet50_Weights, models.VGG16_Weights, models.Inception_V3_Weights):
         monkeypatch.setattr(enum, "get_state_dict", _offline)
     monkeypatch.setattr(timm, "create_model", _offline)
-    with pytest.raises(FcamError, match=r"Name or service not known.*weights file.*pretrained=False"):
+    with pytest.raises(FcamError, match=r"Name or service not known.*pretrained='FILE'.*pretrained=False"):
         build_backbone(name)
 
 

@@ -28,8 +28,9 @@ def fetch(name: str, download: Callable[[], Any]) -> Any:
     except Exception as error:  # urllib, requests, httpx and the hub each fail in their own way
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise FcamError(
-            f"the ImageNet weights of {name} could not be had ({reason}); connect to the network, or pass "
-            "pretrained='weights file' for a file you have, or pretrained=False for random weights"
+            f"the ImageNet weights of {name} could not be had ({reason}); connect to the network, give a file "
+            "you have (--weights with --classifier, in Python pretrained='FILE'), or take random weights "
+            "(--model.no-pretrained, in Python pretrained=False)"
         ) from error
 
 
