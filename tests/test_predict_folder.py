@@ -338,6 +338,14 @@ def test_only_what_is_asked_for_is_written(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["maps", "predictions.json"]
 
 
+def test_names_stay_short_enough_for_files():
+    long = "é" * 125  # 250 bytes
+    paths = [Path(f"/photos/a/{long}.jpg"), Path(f"/photos/a/{long}.png"), Path("/photos/b") / ("x" * 255)]
+    names = [named.name for named in name_outputs(paths)]
+    assert names == [f"a/{long}", f"a/{'é' * 123}_png", f"b/{'x' * 251}"]
+    assert all(len(f"{name}.png".rpartition("/")[2].encode()) <= 255 for name in names)
+
+
 def test_naming_without_a_common_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     def apart(paths: Any) -> str:
         raise ValueError("Paths don't have the same drive")

@@ -38,6 +38,8 @@ FINAL, JOURNAL = RESULTS, "predictions.jsonl"
 JPEG_QUALITY, PNG_LEVEL = 92, 3
 WRITTEN_SUFFIXES = frozenset({".png", ".jpg", ".npy", ".txt", ".xml"})
 """What follows NAME in the files of a photo, labels included."""
+NAME_BYTES, SUFFIX_BYTES = 255, 4
+"""The longest name that file systems take, and what `WRITTEN_SUFFIXES` need of it."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,17 @@ def name_outputs(paths: Sequence[Path], fixed: Mapping[str, str] | None = None) 
 
 def _candidates(file: str) -> Iterator[str]:
     stem, suffix = os.path.splitext(file)
-    yield stem
-    yield f"{stem}_{suffix[1:]}"
-    yield from (f"{stem}_{suffix[1:]}_{number}" for number in count(2))
+    yield _joined(stem, "")
+    yield _joined(stem, f"_{suffix[1:]}")
+    yield from (_joined(stem, f"_{suffix[1:]}_{number}") for number in count(2))
+
+
+def _joined(stem: str, end: str) -> str:
+    """`stem` and `end`; of a name that would be too long for a file, the last letters before `end` are left out."""
+    folder, slash, name = stem.rpartition("/")
+    while len(os.fsencode(name + end)) + SUFFIX_BYTES > NAME_BYTES:
+        name = name[:-1]
+    return folder + slash + name + end
 
 
 def save(prediction: Prediction, named: Named, out: Path, outputs: Outputs) -> dict[str, Any]:
