@@ -7,9 +7,10 @@
 One class-agnostic decoder for EfficientNet-Lite0 with its 1000 ImageNet classes, on the training images of all four sets
 together, and mosaics of them.
 Seeds come from the maps of each set's own F-CAM, which learned from image labels and reads the same frozen
-features; on `imagenette10`, where that F-CAM and its CAM find different objects, from the two together. No box and no
-mask teaches anything. The epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test`
-is read once, at the end. A finished training is not repeated, an interrupted one goes on.
+features; on `imagenette10`, where that F-CAM and its CAM find different objects, from the two together. A second
+decoder learns from the first one's map, and sees half of the photos in other colours. No box and no mask teaches anything.
+The epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test` is read once, at the end.
+A finished training is not repeated, an interrupted one goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ from fcam.progress import say
 from fcam.recipes import METHODS
 from fcam.registry import create_model
 from fcam.scores import Scorecard
+from fcam.stages import maps_of
 from fcam.train import train
 from photo_sets import HEADLINE, NAMES, RESULTS, insert
 
@@ -50,6 +53,8 @@ SPLITS = ("train", "val", "test")
 MOST = 1000
 """Training images of one set, so that none of the four outweighs the others by much."""
 SINGLES_PER_MOSAIC = 3
+RECOLOR = 0.5
+"""Share of photos that the second round sees in other colours: the sets hold few kinds of things, each in its own colours."""
 SIZE = 224
 
 
@@ -147,7 +152,11 @@ def predictions(model: FCAM, root: Path, split: str) -> dict[str, int]:
 
 
 def relabel(
-    labels: Callable[[Path, str], dict[str, int]], classes: list[str], source: Path, root: Path
+    labels: Callable[[Path, str], dict[str, int]],
+    classes: list[str],
+    source: Path,
+    root: Path,
+    splits: Sequence[str] = SPLITS,
 ) -> None:
     """Write `root`: the same images, boxes and masks as `source`, with other labels, a function of set and split."""
     if (root / "classes.txt").exists():
@@ -156,7 +165,7 @@ def relabel(
     for entry in source.iterdir():
         if entry.is_dir() and entry.name not in ("metadata", "metadata_masks"):
             (root / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
-    for split in SPLITS:
+    for split in splits:
         lines = "".join(f"{i},{k}\n" for i, k in labels(source, split).items())
         for lists in ("metadata", "metadata_masks"):
             if (source / lists / split).is_dir():
@@ -333,7 +342,7 @@ def main() -> None:
     model = build_classifier(out / "classifier")
     roots = {name: out / "sets" / name for name in HEADLINE}
     for name, root in roots.items():
-        relabel(partial(predictions, model), imagenet_classes(), arguments.data / name, root)
+        relabel(partial(predictions, model), imagenet_classes(), arguments.data / name, root, SPLITS[1:])
     run = out / f"decoder-{arguments.seed}"
     if not arguments.baselines:
         teachers = Teachers(arguments.teachers, model)
@@ -342,9 +351,12 @@ def main() -> None:
             relabel(teachers.labels, teachers.classes, arguments.data / name, root)
         merge(taught, teachers.classes, out / "data")
         add_mosaics(out / "data", teachers.singles)
+        start, first = teachers.joined(out / "joined"), out / f"decoder-{arguments.seed}-round1"
+        if not (first / "metrics.json").exists():
+            train(config(out / "data", start, first, arguments.seed), teachers.seed_maps)
         if not (run / "metrics.json").exists():
-            start = teachers.joined(out / "joined")
-            train(config(out / "data", start, run, arguments.seed), teachers.seed_maps)
+            again = replace(config(out / "data", start, run, arguments.seed), recolor=RECOLOR)
+            train(again, maps_of(FCAM.from_pretrained(first).decoder))
         trained = FCAM.from_pretrained(run)
         model.decoder.load_state_dict(trained.decoder.state_dict())
         model.metadata |= trained.metadata
