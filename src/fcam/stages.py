@@ -162,17 +162,17 @@ def stages_of(
     untrained = copy.deepcopy(model.decoder.state_dict())
     for number in range(1, config.rounds):
         yield DecoderStage(model, config, seed_maps, f"decoder-round{number}")
-        seed_maps = maps_of(copy.deepcopy(model.decoder))
+        seed_maps = maps_of(model.decoder)
         model.decoder.load_state_dict(untrained)
     yield DecoderStage(model, config, seed_maps)
 
 
 def maps_of(decoder: Decoder) -> SeedMaps:
-    """Maps of a trained decoder to sample seeds in, for another one to learn from."""
-    decoder = decoder.requires_grad_(False).eval()
+    """Maps of a trained decoder as it is now to sample seeds in, for another one to learn from."""
+    teacher = copy.deepcopy(decoder).requires_grad_(False).eval()
 
     def seed_maps(images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
         with quick_convolutions(images):
-            return foreground(decoder(features, images.shape[-2:])).float()
+            return foreground(teacher.to(images.device)(features, images.shape[-2:])).float()
 
     return seed_maps

@@ -141,7 +141,8 @@ def maps_on_path(recorder: Recorder, logits: Tensor, size: tuple[int, int]) -> t
             continue  # windows or patches of an image, each by itself
         layout = find_layout(call.shape, size, grids) if len(call.shape) == 4 else None
         spots = spatial[-1].spots if spatial else math.inf
-        if layout is not None and layout.height * layout.width <= spots:  # classifiers only get coarser
+        # Classifiers get coarser, but for a few that resize a map a little to cut it into patches (MobileViT).
+        if layout is not None and layout.height * layout.width <= 1.5 * spots:
             call.spots = layout.height * layout.width
             spatial.append(call)
     tokens = [

@@ -29,7 +29,7 @@ class Finished:
     """What `model/config.json` holds; empty where there is no model."""
     shared: Path | None = None
     """Folder of the classifier that was trained apart, where its epochs are among the records."""
-    data_set: str = ""
+    data_set: str = "data"
     """Name of the data set: the last folder of its path, or the last two where another set has that name."""
 
     @property
@@ -111,8 +111,8 @@ def _with_data_sets(runs: Sequence[Finished]) -> list[Finished]:
         of_name = contents.setdefault(path.name, [])
         own = (run.report.get("images"), run.model.get("classes"))
         of_name += [] if own in of_name else [own]
-    names = ["/".join(path.parts[-2 if len(contents[path.name]) > 1 else -1 :]) for path in paths]
-    return [replace(run, data_set=name) for run, name in zip(runs, names, strict=True)]
+    shown = ["/".join(path.parts[-2 if len(contents[path.name]) > 1 else -1 :]) for path in paths]
+    return [replace(run, data_set=name or "data") for run, name in zip(runs, shown, strict=True)]
 
 
 def read_run(root: Path, split: str) -> Finished:
@@ -140,7 +140,7 @@ def read_run(root: Path, split: str) -> Finished:
         model, _ = _model_config(root)
     except (FcamError, OSError, ValueError):
         model = {}
-    return Finished(root, config, records, report, model, shared, Path(config.data).name)
+    return Finished(root, config, records, report, model, shared)
 
 
 def _model_config(root: Path) -> tuple[dict[str, Any], Path]:
