@@ -388,6 +388,24 @@ def test_a_layer_that_cannot_be_followed_is_kept_whole(images: Tensor) -> None:
     torch.testing.assert_close(model(images).logits, yours(images).detach())
 
 
+class ResizedForPatches(nn.Module):
+    """As MobileViTV2: the last stage makes its map a little larger, so that it falls into patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(*[nn.Conv2d(3 if i == 0 else 8, 8, 3, 2, 1) for i in range(3)])
+        self.last, self.fc = nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.last(F.interpolate(self.stem(x), (8, 8), mode="bilinear")))
+        return self.fc(x.mean((2, 3)))
+
+
+def test_the_last_map_may_be_a_little_finer_than_the_one_before():
+    model = fcam.attach(ResizedForPatches(), image_size=56)  # 7x7 before the last stage
+    assert model(torch.rand(2, 3, 56, 56)).features[-1].shape == (2, 8, 8, 8)
+
+
 class DictOutput(nn.Module):
     """As the Hugging Face models return it, with an option in its forward."""
 

@@ -141,8 +141,9 @@ def maps_on_path(recorder: Recorder, logits: Tensor, size: tuple[int, int]) -> t
             continue  # windows or patches of an image, each by itself
         layout = find_layout(call.shape, size, grids) if len(call.shape) == 4 else None
         spots = spatial[-1].spots if spatial else math.inf
-        # Classifiers get coarser, but for a few that resize a map a little to cut it into patches (MobileViT).
-        if layout is not None and layout.height * layout.width <= 1.5 * spots:
+        # Classifiers get coarser, but for a few that make a map a little larger to cut it into patches (MobileViTV2).
+        more = 1.5 if layout is not None and layout.kind == "NCHW" else 1
+        if layout is not None and layout.height * layout.width <= more * spots:
             call.spots = layout.height * layout.width
             spatial.append(call)
     tokens = [
