@@ -61,8 +61,13 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` as UTF-8 to `path`, whole or not at all."""
-    write_bytes(path, text.encode("utf-8"))
+    r"""Write `text` as UTF-8 to `path`, whole or not at all; bytes of file names that are none stand as `\udcff`."""
+    write_bytes(path, utf8(text))
+
+
+def utf8(text: str) -> bytes:
+    r"""Encode a text that may hold names of files, whose bytes need not be UTF-8; those stand as `\udcff`."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def write_image(path: str | os.PathLike[str], image: Image.Image, **options: Any) -> None:

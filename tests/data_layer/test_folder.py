@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,13 @@ def test_split_folders(tmp_path: Path) -> None:
     assert (val.labels, val.has_boxes, val.has_masks) == ([1], False, False)
     with pytest.raises(FcamError, match=r"no split 'test' with images .* found train, val"):
         open_dataset(tmp_path, "test")
+
+
+def test_names_that_are_not_utf8_are_photos_too(tmp_path: Path) -> None:
+    names = [os.fsdecode(b"c\xfe/x\xff%d.png" % number) for number in range(20)]
+    write_images(tmp_path, *names)
+    listed = [open_dataset(tmp_path, split).image_ids for split in ("train", "val", "test")]
+    assert sorted(image_id for ids in listed for image_id in ids) == sorted(names)
 
 
 def test_a_flat_folder_is_split_by_name(tmp_path: Path) -> None:

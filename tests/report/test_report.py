@@ -8,6 +8,7 @@ import dataclasses
 import html
 import io
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -180,7 +181,7 @@ def test_names_of_users_are_escaped(tiny_run: Path, drawn_set: Path, tmp_path: P
     shutil.copytree(drawn_set, data)
     classes = (data / "classes.txt").read_text().split("\n")
     (data / "classes.txt").write_text("\n".join([f"0 {HOSTILE}", *classes[1:]]))
-    run = copy_run(tiny_run, tmp_path / "<i>run", data=str(data))
+    run = copy_run(tiny_run, tmp_path / os.fsdecode(b"<i>run\xff"), data=str(data))
     path = run_report(ReportConfig(runs=(run,), out=tmp_path / "out", samples=2, failures=2, workers=0))
     text = path.read_text(encoding="utf-8")
     assert "no curves and no gallery" not in text
@@ -191,6 +192,9 @@ def test_names_of_users_are_escaped(tiny_run: Path, drawn_set: Path, tmp_path: P
     assert HOSTILE in index["galleries"][0]["classes"]
     assert "data &amp; &lt;b&gt;" in text
     assert html.escape(HOSTILE) in text
+    # A name that is not UTF-8 stands escaped, in the page and in the files beside it.
+    assert r"&lt;i&gt;run\udcff" in text
+    assert r"<i>run\udcff" in (tmp_path / "out" / "images.csv").read_text(encoding="utf-8")
 
 
 def test_tables_of_any_format_escape_names(tiny_run: Path, tmp_path: Path) -> None:

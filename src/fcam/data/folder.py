@@ -137,7 +137,7 @@ def split_of(image_id: str) -> str:
 
     Adding or removing other images never moves an image to another split.
     """
-    share = int.from_bytes(hashlib.sha256(image_id.encode()).digest()[:8], "big") / 2**64
+    share = int.from_bytes(hashlib.sha256(os.fsencode(image_id)).digest()[:8], "big") / 2**64
     return next(split for split, end in _SHARES if share < end)
 
 

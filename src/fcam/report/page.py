@@ -16,6 +16,7 @@ import torch
 import yaml
 from PIL import Image
 
+from fcam import files
 from fcam.cams import METHODS
 from fcam.environment import environment
 from fcam.model import FCAM
@@ -200,7 +201,7 @@ def _downloads(written: Mapping[str, str]) -> str:
     links = []
     for name, text in written.items():
         if text:
-            data = base64.b64encode(text.encode("utf-8")).decode("ascii")
+            data = base64.b64encode(files.utf8(text)).decode("ascii")
             links.append(
                 f'<a download="{name}" href="data:text/plain;charset=utf-8;base64,{data}">{name}</a>'
             )

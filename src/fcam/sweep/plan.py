@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fcam import files
 from fcam.config import LossConfig, SeedConfig, StageConfig, TrainConfig
 from fcam.data import splits
 from fcam.errors import FcamError
@@ -295,4 +296,4 @@ def _folder_name(text: str) -> str:
     name = re.sub(r"[^\w.,=+()\[\]-]", "_", text)
     if len(name) <= LONGEST_NAME:
         return name
-    return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(files.utf8(text)).hexdigest()[:8]}"
