@@ -7,10 +7,9 @@
 One class-agnostic decoder for EfficientNet-Lite0 with its 1000 ImageNet classes, on the training images of all four sets
 together, and mosaics of them.
 Seeds come from the maps of each set's own F-CAM, which learned from image labels and reads the same frozen
-features; on `imagenette10`, where that F-CAM and its CAM find different objects, from the two together. A second
-decoder learns from the first one's map, and sees half of the photos in other colours. No box and no mask teaches anything.
-The epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test` is read once, at the end.
-A finished training is not repeated, an interrupted one goes on.
+features; on `imagenette10`, where that F-CAM and its CAM find different objects, from the two together. No box and no
+mask teaches anything. The epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test`
+is read once, at the end. A finished training is not repeated, an interrupted one goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import argparse
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +40,6 @@ from fcam.progress import say
 from fcam.recipes import METHODS
 from fcam.registry import create_model
 from fcam.scores import Scorecard
-from fcam.stages import maps_of
 from fcam.train import train
 from photo_sets import HEADLINE, NAMES, RESULTS, insert
 
@@ -53,8 +50,6 @@ SPLITS = ("train", "val", "test")
 MOST = 1000
 """Training images of one set, so that none of the four outweighs the others by much."""
 SINGLES_PER_MOSAIC = 3
-RECOLOR = 0.5
-"""Share of photos that the second round sees in other colours: the sets hold few kinds of things, each in its own colours."""
 SIZE = 224
 
 
@@ -351,12 +346,9 @@ def main() -> None:
             relabel(teachers.labels, teachers.classes, arguments.data / name, root)
         merge(taught, teachers.classes, out / "data")
         add_mosaics(out / "data", teachers.singles)
-        start, first = teachers.joined(out / "joined"), out / f"decoder-{arguments.seed}-round1"
-        if not (first / "metrics.json").exists():
-            train(config(out / "data", start, first, arguments.seed), teachers.seed_maps)
         if not (run / "metrics.json").exists():
-            again = replace(config(out / "data", start, run, arguments.seed), recolor=RECOLOR)
-            train(again, maps_of(FCAM.from_pretrained(first).decoder))
+            start = teachers.joined(out / "joined")
+            train(config(out / "data", start, run, arguments.seed), teachers.seed_maps)
         trained = FCAM.from_pretrained(run)
         model.decoder.load_state_dict(trained.decoder.state_dict())
         model.metadata |= trained.metadata
