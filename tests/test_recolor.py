@@ -43,7 +43,7 @@ def test_colours_change_and_shapes_stay():
     assert torch.equal(recolored(images, torch.Generator().manual_seed(1)), found)
 
 
-def test_seeds_come_from_the_photo_as_it_is_and_the_decoder_sees_others(monkeypatch):
+def test_the_decoder_alone_sees_other_colours(monkeypatch):
     model = create_model("timm:test_resnet", 3, pretrained=False)
     images, labels = torch.rand(4, 3, 64, 64), torch.tensor([0, 1, 2, 0])
     stage = DecoderStage(model, TrainConfig(recolor=0.5))
@@ -71,8 +71,7 @@ def test_seeds_come_from_the_photo_as_it_is_and_the_decoder_sees_others(monkeypa
         assert torch.equal(clean, old)
         assert not torch.allclose(changed[:2], old[:2])
         assert torch.equal(changed[2:], old[2:])
-    assert torch.equal(seen["loss"][2:], images[2:])
-    torch.testing.assert_close(stage.features(seen["loss"]), seen["features"])
+    assert torch.equal(seen["loss"], images)
 
 
 @pytest.mark.parametrize("share", [0.04, 1.5])

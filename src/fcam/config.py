@@ -210,7 +210,7 @@ class TrainConfig:
     """Mosaics that stage 2 adds to a batch, as a share of its images: four of them two by two, for objects that are small or
     not in the middle (ours; the paper has none)."""
     recolor: Annotated[float, Within(0, 1)] = 0.0
-    """Share of a batch's photos that stage 2 shows the decoder in other colours, while seeds come from the photo as it is
+    """Share of a batch's photos that stage 2 shows the decoder in other colours, while seeds and loss see the photo as it is
     (ours; the paper has none)."""
     resize: Side = 256
     """Training images are resized to this square, ..."""

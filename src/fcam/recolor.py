@@ -1,7 +1,7 @@
 """Photos in other colours; ours, the paper has none.
 
-Seeds come from the photo as it is, so a decoder that sees it in other colours learns that the object is where it was, and
-relies less on colours that happen to go with the objects of a small set.
+Seeds and loss see the photo as it is, so a decoder that sees it in other colours learns that the object is where it was,
+and relies less on colours that happen to go with the objects of a small set.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class DecoderStage(nn.Module):
 
     The backbone runs once: the same features feed the decoder and the CAM that seeds are drawn from. With
     `config.mosaics` it also runs on these, whose maps are those of the photos in them, and with `config.recolor` on
-    photos in other colours, whose maps are those of the photos as they are.
+    photos in other colours, which the decoder sees while maps and loss are those of the photos as they are.
 
     Args:
         seed_maps: maps to sample seeds in, instead of the CAM of `config.method`.
@@ -111,10 +111,8 @@ class DecoderStage(nn.Module):
         features = self.features(images)
         maps = self._maps(images, features, labels, generator) if self.loss.needs_seeds(epoch) else None
         if count := round(self.config.recolor * len(images)):
-            changed = recolored(images[:count], generator)
-            pairs = zip(self.features(changed), features, strict=True)
-            features = [torch.cat((new, old[count:])) for new, old in pairs]
-            images = torch.cat((changed, images[count:]))
+            changed = self.features(recolored(images[:count], generator))
+            features = [torch.cat((new, old[count:])) for new, old in zip(changed, features, strict=True)]
         if count := round(self.config.mosaics * len(images)):
             mosaics, their_maps = draw_mosaics(images, maps, count, generator)
             features = [torch.cat(pair) for pair in zip(features, self.features(mosaics), strict=True)]
