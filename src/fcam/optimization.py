@@ -18,9 +18,8 @@ from fcam.data import EpochSampler, TrainTransform, collate, open_dataset
 from fcam.errors import FcamError
 from fcam.progress import epoch_bar
 from fcam.quiet import quiet_decoders
-from fcam.stages import ClassifierStage, DecoderStage
+from fcam.stages import Stage
 
-Stage = ClassifierStage | DecoderStage
 SEEDS = 2**32
 """So many seeds numpy knows."""
 CHECK_EVERY = 20

@@ -146,9 +146,10 @@ class DecoderStage(nn.Module):
         )
 
 
-def stages_of(
-    model: FCAM, config: TrainConfig, seed_maps: SeedMaps | None = None
-) -> Iterator[ClassifierStage | DecoderStage]:
+Stage = ClassifierStage | DecoderStage
+
+
+def stages_of(model: FCAM, config: TrainConfig, seed_maps: SeedMaps | None = None) -> Iterator[Stage]:
     """The stages of a run, each to be trained before the next is asked for; stage 2 once for each of `config.rounds`.
 
     The decoder of a round starts as that of the first did, and the last one is the run's.

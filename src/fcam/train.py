@@ -26,12 +26,12 @@ from fcam.errors import FcamError
 from fcam.evaluate import MapOptions, evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
-from fcam.optimization import Optimization, Stage, copy_of
+from fcam.optimization import Optimization, copy_of
 from fcam.precision import resolve
 from fcam.processes import process_state
 from fcam.progress import say
 from fcam.run import Run, config_to_dict
-from fcam.stages import SeedMaps, stages_of
+from fcam.stages import SeedMaps, Stage, stages_of
 from fcam.start import build, check_classes, introduce, settle, trains_classifier
 
 IMAGENET_CLASSES = 1000
