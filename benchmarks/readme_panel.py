@@ -13,7 +13,7 @@ from PIL import Image
 from skimage import data
 
 import fcam
-from fcam import draw, files
+from fcam import files, panels
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "images" / "photos.jpg"
 NAMES = ("cat", "coffee", "rocket", "astronaut")
@@ -26,10 +26,10 @@ def main() -> None:
     rows, captions = [], []
     for name in NAMES:
         found = localizer(Image.fromarray(getattr(data, name)()))
-        rows.append(draw.side_by_side(found.photo, found.baseline, found.cam, found.mask, found.boxes))
+        rows.append(panels.side_by_side(found.photo, found.baseline, found.cam, found.mask, found.boxes))
         captions.append(found.caption)
         print(f"{name}: {found.caption}, boxes {found.boxes.tolist()}, mask {found.mask.mean():.2f}")
-    picture = draw.panel(rows, draw.ROW_TITLES, captions, HEIGHT)
+    picture = panels.panel(rows, panels.ROW_TITLES, captions, HEIGHT)
     files.write_image(OUT, picture, quality=88)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fcam import draw
+from fcam import draw, panels
 from fcam.errors import FcamError
 
 GREY = (128, 128, 128)
@@ -127,23 +127,23 @@ def test_comparison_has_the_papers_colours() -> None:
 
 def test_panel_lines_up_columns_and_leaves_gaps() -> None:
     a, b = Image.new("RGB", (100, 50), (255, 0, 0)), Image.new("RGB", (50, 100), (0, 0, 255))
-    sheet = draw.panel([[a, b], [b, None, a]], height=100, gap=10)
+    sheet = panels.panel([[a, b], [b, None, a]], height=100, gap=10)
     assert sheet.size == (200 + 50 + 200 + 4 * 10, 2 * 110 + 10)
     assert sheet.getpixel((15, 15)) == (255, 0, 0)
     assert sheet.getpixel((225, 15)) == (0, 0, 255)
     assert sheet.getpixel((110, 170)) == (0, 0, 255), "narrow pictures stand in the middle of their column"
     assert sheet.getpixel((230, 170)) == (255, 255, 255)
-    labelled = draw.panel([[a]], ["a title that is much too long for it"], ["caption"], height=100, gap=10)
+    labelled = panels.panel([[a]], ["a title that is much too long for it"], ["caption"], height=100, gap=10)
     assert labelled.width == 220
     assert labelled.height > 150
 
 
 def test_side_by_side_fits_the_titles() -> None:
     cam = square().astype(np.float32)
-    row = draw.side_by_side(photo(), None, cam, square(), NO_BOX)
-    assert len(row) == len(draw.ROW_TITLES) == 4
+    row = panels.side_by_side(photo(), None, cam, square(), NO_BOX)
+    assert len(row) == len(panels.ROW_TITLES) == 4
     assert row[1] is None
-    assert draw.side_by_side(photo(), cam, cam, square(), NO_BOX)[1] is not None
+    assert panels.side_by_side(photo(), cam, cam, square(), NO_BOX)[1] is not None
 
 
 @pytest.mark.parametrize("function", [draw.heat, draw.outline, draw.comparison])
@@ -156,4 +156,4 @@ def test_other_mistakes_are_sentences() -> None:
     with pytest.raises(FcamError, match="rainbow-ish"):
         draw.heat(photo(), square().astype(np.float32), colormap="rainbow-ish")
     with pytest.raises(FcamError, match="at least one picture"):
-        draw.panel([[None], []])
+        panels.panel([[None], []])

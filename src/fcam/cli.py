@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from tyro.conf import Positional
 
@@ -174,7 +174,8 @@ def data(arguments: list[str]) -> int:
         raise FcamError(
             f"fcam data knows check and prepare, got {arguments[0]!r}; for instance: fcam data check data/cub10"
         )
-    from fcam.data.check import check, print_report
+    from fcam.data.check import check
+    from fcam.data.check_report import print_report
 
     config = _parse(DataCheck, "data check", arguments[1:], "fcam data check data/cub10")
     report = check(config.path, metadata=config.metadata)
@@ -205,39 +206,12 @@ def list_things(arguments: list[str]) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class Convert:
-    """Read a checkpoint of wsolevaluation or of the F-CAM authors' code and write a model folder.
-
-    Nothing pickled is executed; every shape is checked.
-    """
-
-    source: Annotated[Path, Positional]
-    """Checkpoint file, or folder of encoder.pt, decoder.pt, segmentation_head.pt, classification_head.pt."""
-    out: Path
-    """Model folder to write."""
-    classifier: Path | None = None
-    """Folder with the classification head, where the source has none."""
-    head: Literal["gap", "maxpool", "logsumexp", "wildcat"] | None = None
-    """Pooling of a head that pools class maps, which no checkpoint says; left off for the linear head of the paper."""
-    background: bool = False
-    """With --head: one map more than classes, the first, is the background's."""
-    modalities: int | None = None
-    """With --head wildcat: maps per class, where they are not 5."""
-
-
 def convert(arguments: list[str]) -> int:
     """read a checkpoint of wsolevaluation or fcam-wsol into a model folder"""
-    config = _parse(
-        Convert, "convert", arguments, "fcam convert pretrained/CUB-resnet50-CAM --out models/cub"
-    )
-    from fcam.convert import convert as read
+    from fcam.convert_command import ConvertConfig, run_convert
 
-    options: dict[str, Any] = {"background": True} if config.background else {}
-    if config.modalities is not None:
-        options["modalities"] = config.modalities
-    read(config.source, config.out, classifier=config.classifier, head=config.head, head_options=options)
-    print(f"model in {config.out}")
+    example = "fcam convert pretrained/CUB-resnet50-CAM --out models/cub"
+    run_convert(_parse(ConvertConfig, "convert", arguments, example))
     return 0
 
 

@@ -6,13 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from fcam import draw, files
+from fcam import files
 from fcam.config import TrainConfig
 from fcam.data import EvalTransform, open_dataset
 from fcam.data.synthetic import draw_set
 from fcam.evaluate import KINDS
 from fcam.evaluate_command import print_table
 from fcam.model import FCAM
+from fcam.panels import panel
 from fcam.progress import say
 from fcam.recipes import recipe
 from fcam.report import gallery
@@ -73,6 +74,6 @@ def _write_page(config: DemoConfig, settings: TrainConfig, report: dict) -> Path
     )
     thresholds = {kind: chosen_threshold(report["maps"][kind], "mask") for kind in KINDS}
     rows = gallery.sample_rows(model, test, gallery.spread(test, SAMPLES), settings, thresholds, "mask")
-    files.write_image(folder / "panel.png", draw.panel(rows, titles=gallery.TITLES, height=200))
+    files.write_image(folder / "panel.png", panel(rows, titles=gallery.TITLES, height=200))
     page = ReportConfig(runs=(config.out,), out=folder, samples=SAMPLES, workers=config.workers)
     return run_report(page, "F-CAM beside the CAM it learned from", LEAD)

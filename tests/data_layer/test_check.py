@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from fcam.data.check import check, print_report
+from fcam.data.check import check
+from fcam.data.check_report import print_report
 from fcam.errors import FcamError
 
 

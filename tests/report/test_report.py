@@ -235,6 +235,18 @@ def test_no_gallery_reads_neither_model_nor_data(tiny_run: Path, tmp_path: Path,
     assert "Stage 2: decoder" in text  # the log needs no model
 
 
+def test_every_round_of_stage_2_has_its_curve(tiny_run: Path, tmp_path: Path) -> None:
+    run = copy_run(tiny_run, tmp_path / "run")
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    decoder = [line for line in lines if line["stage"] == "decoder"]
+    others = [line for line in lines if line["stage"] != "decoder"]
+    lines = [*others, *(line | {"stage": "decoder-round1"} for line in decoder), *decoder]
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = run_report(ReportConfig(runs=(run,), out=tmp_path / "out", gallery=False, workers=0))
+    text = path.read_text()
+    assert 0 < text.index("Stage 2, round 1: decoder") < text.index("Stage 2: decoder")
+
+
 def test_changed_data_is_not_passed_off_as_the_runs(tiny_run: Path, tmp_path: Path) -> None:
     run = copy_run(tiny_run, tmp_path / "run")
     report = json.loads((run / "metrics.json").read_text())

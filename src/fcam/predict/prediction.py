@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fcam import draw
+from fcam import draw, panels
 from fcam.boxes import from_map, quantize
 
 BoxRule = Literal["largest", "all"]
@@ -68,9 +68,9 @@ class Prediction:
 
     def panel(self, height: int = 320) -> Image.Image:
         """Return photo, the classifier's CAM where there is one, F-CAM, and mask with boxes, side by side."""
-        row = draw.side_by_side(self.photo, self.baseline, self.cam, self.mask, self.boxes)
-        shown = [(p, t) for p, t in zip(row, draw.ROW_TITLES, strict=True) if p is not None]
-        return draw.panel([[p for p, _ in shown]], [t for _, t in shown], [self.caption], height)
+        row = panels.side_by_side(self.photo, self.baseline, self.cam, self.mask, self.boxes)
+        shown = [(p, t) for p, t in zip(row, panels.ROW_TITLES, strict=True) if p is not None]
+        return panels.panel([[p for p, _ in shown]], [t for _, t in shown], [self.caption], height)
 
 
 def cut(

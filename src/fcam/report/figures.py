@@ -236,7 +236,8 @@ def _distributions(surveys: Sequence[Survey]) -> Chart:
 def _convergence(runs: Sequence[Finished]) -> list[Chart]:
     """Scores on val by epoch, a line per seed, the kept epoch marked."""
     charts = []
-    for stage, title in (("classifier", "Stage 1: classifier"), ("decoder", "Stage 2: decoder")):
+    for stage in dict.fromkeys(record["stage"] for run in runs for record in run.records):
+        title = _stage_title(stage)
         lines: list[Line] = []
         longest = 1
         for run in runs:
@@ -253,6 +254,14 @@ def _convergence(runs: Sequence[Finished]) -> list[Chart]:
             span = (min(lowest, 90), 100)
             charts.append(Chart(name, "epoch", "percent on val", lines, (1, max(2, longest)), span, say=say))
     return charts
+
+
+def _stage_title(stage: str) -> str:
+    """What a reader calls the stage that the log calls `stage`: the last round is "decoder", those before have a number."""
+    if stage == "classifier":
+        return "Stage 1: classifier"
+    number = stage.removeprefix("decoder").removeprefix("-round")
+    return f"Stage 2, round {number}: decoder" if number else "Stage 2: decoder"
 
 
 def _score_lines(records: Sequence[dict[str, Any]], select: str) -> list[Line]:
