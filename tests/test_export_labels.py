@@ -48,7 +48,34 @@ def test_coco(tmp_path: Path) -> None:
 def test_yolo(tmp_path: Path) -> None:
     export_labels([row()], tmp_path, ["yolo"], CLASSES)
     assert (tmp_path / "labels/a/x.txt").read_text() == "1 0.300000 0.450000 0.500000 0.500000\n"
-    assert yaml.safe_load((tmp_path / "data.yaml").read_text())["names"] == dict(enumerate(CLASSES))
+    data = yaml.safe_load((tmp_path / "data.yaml").read_text())
+    assert data == {"train": "train.txt", "val": "train.txt", "names": dict(enumerate(CLASSES))}
+    assert (tmp_path / "train.txt").read_text() == "./images/a/x.jpg\n"
+
+
+def test_yolo_lists_no_photo_that_would_be_read_with_other_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row("x"), row("x_png", file="x.png"), row("unsure", score=0.1)]
+    export_labels(rows, tmp_path, ["yolo"], CLASSES, LabelOptions(min_score=0.5))
+    assert (tmp_path / "train.txt").read_text() == "./images/x.jpg\n"
+    assert "1 photos share their name with another one and are left out of train.txt" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_an_interrupted_export_knows_its_files_again(tmp_path: Path) -> None:
+    rows = [row(name) for name in "abc"]
+
+    def stop(done: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_labels(rows, tmp_path, ["voc"], CLASSES, on_photo=stop)
+    assert sorted(path.name for path in (tmp_path / "Annotations").iterdir()) == ["a.xml", "b.xml"]
+    export_labels(rows, tmp_path, ["voc"], CLASSES, LabelOptions(min_score=1.0))
+    assert not list((tmp_path / "Annotations").iterdir())
 
 
 def test_voc_counts_pixels_from_one(tmp_path: Path) -> None:
@@ -84,7 +111,7 @@ def test_labels_of_a_laxer_export_are_removed_and_those_of_others_stay(
     strict = LabelOptions(min_score=0.5)
     for _ in range(2):
         export_labels([*rows, row("theirs", score=0.2)], tmp_path, [label_format], CLASSES, strict)
-        assert {name for name, path in paths.items() if path.exists()} == paths.keys() - {"a/unsure"}
+        assert {name for name, path in paths.items() if path.exists()} == paths.keys() - {"a/unsure", "past"}
         said = " ".join(capsys.readouterr().err.split())
         assert "2 label files stay though their photos are left out now" in said
     (tmp_path / "exported.json").write_text("torn")

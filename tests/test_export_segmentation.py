@@ -90,7 +90,7 @@ def test_yolo_lines_are_class_and_outline_as_shares(tmp_path: Path) -> None:
     done: list[int] = []
     paths = export_labels([row], tmp_path, ["yolo-seg"], CLASSES, on_photo=done.append)["yolo-seg"]
     assert done == [1]
-    assert paths == [tmp_path / f"labels/{NAME}.txt", tmp_path / "data.yaml"]
+    assert paths == [tmp_path / f"labels/{NAME}.txt", tmp_path / "train.txt", tmp_path / "data.yaml"]
     together = np.zeros((120, 200), bool)
     for line in paths[0].read_text().splitlines():
         category, *numbers = line.split(" ")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -23,7 +25,7 @@ from fcam.predict import output as predict_output
 from fcam.predict.command import PredictConfig, run_predict
 from fcam.predict.folder import FolderResult, predict_files
 from fcam.predict.localizer import Localizer
-from fcam.predict.output import Outputs, load_predictions, name_outputs
+from fcam.predict.output import Journal, Outputs, load_predictions, name_outputs
 from planted import Planted
 
 RED = (255, 20, 20)
@@ -196,6 +198,11 @@ def test_nothing_to_do_is_a_sentence(tmp_path: Path, saved: str) -> None:
         run_predict(config(saved, tmp_path / "empty", tmp_path / "out"))
     with pytest.raises(FcamError, match="does not exist"):
         run_predict(config(saved, tmp_path / "nowhere", tmp_path / "out"))
+    several = dataclasses.replace(
+        config(saved, tmp_path, tmp_path / "out"), photos=(str(tmp_path / "one"), str(tmp_path / "two"))
+    )
+    with pytest.raises(FcamError, match="one: it does not exist; .*two: it does not exist"):
+        run_predict(several)
     assert not (tmp_path / "out").exists()
 
 
@@ -264,6 +271,33 @@ def test_resume_knows_photos_by_any_spelling(tmp_path: Path, monkeypatch) -> Non
     assert len(list((out / "masks").iterdir())) == 3
 
 
+def test_resume_knows_photos_from_another_folder_and_through_links(tmp_path: Path, monkeypatch) -> None:
+    files, out = photos(tmp_path / "in" / "b", 3), tmp_path / "out"
+    monkeypatch.chdir(tmp_path)
+    predict_files(localizer(), [Path("in", "b", file.name) for file in files], out)
+    monkeypatch.chdir(tmp_path / "in")
+    again = predict_files(localizer(), [Path("b", file.name) for file in files], out, resume=True)
+    (tmp_path / "link").symlink_to(tmp_path / "in" / "b")
+    through = [tmp_path / "link" / file.name for file in files]
+    linked = predict_files(localizer(), through, out, resume=True)
+    for result, paths in ((again, files), (linked, through)):
+        assert (result.resumed, result.others) == (3, 0)
+        assert [row["path"] for row in result.rows] == [str(path) for path in paths]
+    assert len(list((out / "masks").iterdir())) == 3
+
+
+def test_resume_with_more_photos_keeps_one_common_folder(tmp_path: Path) -> None:
+    first, second = photos(tmp_path / "in" / "a", 2), photos(tmp_path / "in" / "b", 2)
+    out = tmp_path / "out"
+    predict_files(localizer(), second, out)
+    both = predict_files(localizer(), [*first, *second], out, resume=True)
+    expected = [path.relative_to(tmp_path / "in").as_posix() for path in [*first, *second]]
+    assert [row["file"] for row in both.rows] == expected
+    part = predict_files(localizer(), first, out, resume=True)
+    assert (part.resumed, part.others) == (4, 2)
+    assert [row["file"] for row in part.rows] == expected
+
+
 def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:
     files, out = photos(tmp_path / "in", 1), tmp_path / "out"
     predict_files(localizer(), files, out, settings={"threshold": 0.5})
@@ -282,11 +316,35 @@ def test_a_full_disk_ends_the_run_and_keeps_the_rest(tmp_path: Path, monkeypatch
         return real(prediction, named, *rest)
 
     monkeypatch.setattr(predict_folder, "save", full)
-    with pytest.raises(FcamError, match="No space left"):
+    with pytest.raises(FcamError, match="No space left on device; resume keeps what is done"):
         predict_files(localizer(), files, out)
     rows = load_predictions(out)["predictions"]
     assert 0 < len(rows) < 20
     assert all((out / file).is_file() for row in rows for file in row["files"].values())
+
+
+def test_a_list_that_cannot_grow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        """A stream on a full disk: nothing that was written can be flushed, not even when it is closed."""
+
+        def write(self, text: str) -> None: ...
+
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        close = flush
+
+    files, out = photos(tmp_path / "in", 2), tmp_path / "out"
+    real = Journal.__init__
+
+    def full(self: Journal, *arguments: Any) -> None:
+        real(self, *arguments)
+        self._stream.close()
+        self._stream = Full()  # type: ignore[assignment]
+
+    monkeypatch.setattr(Journal, "__init__", full)
+    with pytest.raises(FcamError, match=r"predictions\.jsonl: No space left on device; resume"):
+        predict_files(localizer(), files, out)
 
 
 def test_a_photo_that_breaks_finish_is_one_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

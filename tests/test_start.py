@@ -219,6 +219,7 @@ def test_names_of_libraries_need_no_code_to_load(config: TrainConfig, own: Path)
         ({"weights": "none.safetensors"}, "none.safetensors does not exist"),
         ({"classifier": "timm:test_resnet"}, "does not fit ResNet"),
         ({"new_head": True, "class_names": "x"}, "leave one out"),
+        ({"new_head": True, "stages": "decoder"}, "has to be trained before the decoder"),
     ],
 )
 def test_mistakes(config: TrainConfig, own: Path, changes: dict, words: str) -> None:

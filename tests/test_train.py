@@ -306,6 +306,7 @@ def test_a_resumed_run_remembers_where_its_data_moved(tiny_run, tiny_config, dra
         ({"workers": -1}, "--workers is -1"),
         ({"rounds": 0}, "--rounds is 0"),
         ({"rounds": 2, "loss": LossConfig(alpha=0)}, "--rounds 2 hands maps on by their seeds"),
+        ({"stage2": StageConfig(select="top1")}, "--stage2.select top1 cannot tell"),
         ({"loss": LossConfig(crf=float("nan"))}, "--loss.crf is nan"),
         ({"seeds": SeedConfig(n_minus=5)}, "--seeds.n-minus is 5"),
         ({"stage2": StageConfig(optimizer=OptimizerConfig(lr=-1))}, "--stage2.optimizer.lr is -1"),

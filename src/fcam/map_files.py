@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,14 +53,27 @@ def evaluate_map_files(maps: Path, metadata: Path | None, split: str, data: str 
         )
     cards = {}
     for name in dict.fromkeys(("val", split)):
-        folder = maps / name if (maps / name).is_dir() else maps
-        if name != split and (folder == maps or name not in splits(root, metadata=metadata)):
+        if name != split and name not in splits(root, metadata=metadata):
             continue
         truth = open_dataset(root, name, transform=EvalTransform(), localization=True, metadata=metadata)
-        cards[name] = _score(folder, truth)
+        places = [folder for folder in (maps / name, maps) if _holds(folder, truth.image_ids)]
+        if not places and name != split:
+            continue
+        folder = maps / name if (maps / name).is_dir() else maps
+        cards[name] = _score(places[0] if places else folder, truth)
     count = len(open_dataset(root, split, metadata=metadata))
     carried = cards.get("val") if split != "val" else None
     return report_of_maps(split, count, cards[split], carried)
+
+
+def _holds(folder: Path, image_ids: Sequence[str]) -> bool:
+    """Whether maps of these images are in the folder; its name does not tell, since ids may begin with `test/` or `val/`."""
+    return any(path.is_file() for image_id in image_ids for path in _named(folder, image_id))
+
+
+def _named(folder: Path, image_id: str) -> tuple[Path, Path]:
+    """What the map of an image may be called."""
+    return folder / f"{image_id}.npy", (folder / image_id).with_suffix(".npy")
 
 
 def _score(folder: Path, truth: LocalizationDataset) -> MapScores:
@@ -83,7 +96,7 @@ def _maps(folder: Path, image_ids: list[str]) -> Iterator[np.ndarray]:
     if not folder.is_dir():
         raise FcamError(f"there is no folder of heat maps at {folder}; check the path")
     for image_id in image_ids:
-        named = (folder / f"{image_id}.npy", (folder / image_id).with_suffix(".npy"))
+        named = _named(folder, image_id)
         path = next((p for p in named if p.is_file()), None)
         if path is None:
             raise FcamError(

@@ -55,6 +55,10 @@ def settle(config: TrainConfig) -> TrainConfig:
         return config
     if config.new_head and config.class_names:
         raise FcamError("--new-head learns the folder's classes and needs no --class-names; leave one out")
+    if config.new_head and config.stages == "decoder":
+        raise FcamError(
+            "--new-head has to be trained before the decoder, which --stages decoder skips; leave one out"
+        )
     return dataclasses.replace(
         config,
         head_only=True,
@@ -91,6 +95,11 @@ def _check_decoder_stage(config: TrainConfig) -> None:
         raise FcamError(
             "--seeds.foreground-pixels and --seeds.background-pixels draw no pixel at all; raise one, or turn their "
             "term off with --loss.alpha 0"
+        )
+    if stage.select == "top1":
+        raise FcamError(
+            "--stage2.select top1 cannot tell the decoder's epochs apart, since the classifier is fixed; name a metric of the "
+            "map, such as max_box_acc (without boxes and masks in val, the last epoch stands)"
         )
     if config.rounds > 1 and not loss.alpha:
         raise FcamError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -241,6 +242,26 @@ def test_saved_files_are_those_of_predict(
     assert whole["settings"]["threshold"] == 0.6
     assert whole["settings"]["cam_method"] == "cam"
     assert whole["classes"] == CLASSES
+
+
+@pytest.mark.parametrize("name", ["\udcff.jpg", "é" * 120 + ".jpg"])
+def test_any_name_of_a_file_can_be_shown_and_saved(
+    viewer: Viewer, photo: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    shutil.copy(photo, tmp_path / "in" / name)
+    ((key, path),) = folder_photos(tmp_path / "in").items()
+    assert path == tmp_path / "in" / name
+    key.encode()  # the page is UTF-8
+    session = viewer.open(Session(model=viewer.models.names[0]), path, key)
+    saved = viewer.save(session, tmp_path)
+    assert zipfile.is_zipfile(saved)
+
+
+def test_photos_whose_names_look_alike_are_told_apart(photo: Path, tmp_path: Path) -> None:
+    for name in ("\udcff.jpg", "\\udcff.jpg"):
+        shutil.copy(photo, tmp_path / name)
+    assert len(folder_photos(tmp_path)) == 2
 
 
 def test_nothing_on_screen_cannot_be_saved(viewer: Viewer, tmp_path: Path) -> None:

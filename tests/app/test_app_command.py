@@ -25,6 +25,7 @@ from fcam.errors import FcamError
         (["--model", "MODEL", "--port", "0"], "--port is 0"),
         (["--model", "MODEL", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
         (["--model", "MODEL", "--max-megapixels", "0"], "--max-megapixels is 0"),
+        (["--model", "MODEL", "--max-megapixels", "inf"], "--max-megapixels is inf"),
     ],
 )
 def test_mistakes_end_in_one_sentence_before_anything_is_served(

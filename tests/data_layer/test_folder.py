@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fcam.data import EvalTransform, classes, open_dataset
+from fcam.data import EvalTransform, classes, folder, open_dataset
 from fcam.data.find import find_images
 from fcam.data.folder import split_of
 from fcam.errors import FcamError
@@ -220,9 +220,20 @@ def test_links_to_folders_are_followed_and_loops_are_not(tmp_path: Path) -> None
     assert found.classes == ["cat", "dog"]
 
 
-def test_pictures_of_an_earlier_prediction_are_not_photos(tmp_path: Path) -> None:
+def test_a_class_may_be_called_masks_in_a_split(tmp_path: Path) -> None:
+    write_images(tmp_path, "train/masks/a.png", "train/none/b.png", "masks/train/none/b.png")
+    found = open_dataset(tmp_path, "train", localization=True)
+    assert found.classes == ["masks", "none"]
+    assert found.image_ids == ["train/masks/a.png", "train/none/b.png"]
+    assert list(found.split.masks or {}) == ["train/none/b.png"]
+    assert not folder.empty_classes(tmp_path)
+    assert not folder.passed_over(tmp_path)
+
+
+@pytest.mark.parametrize("left", ["predictions.json", "predictions.jsonl"])
+def test_pictures_of_an_earlier_prediction_are_not_photos(tmp_path: Path, left: str) -> None:
     write_images(tmp_path, "a.jpg", "out/overlays/a.jpg", "out/masks/a.png", "out/own/c.jpg", "masks/b.jpg")
-    (tmp_path / "out" / "predictions.json").write_text("{}")
+    (tmp_path / "out" / left).write_text("{}")
     found, problems = find_images(tmp_path)
     assert [path.relative_to(tmp_path).as_posix() for path in found] == [
         "a.jpg",

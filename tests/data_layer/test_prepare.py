@@ -145,6 +145,7 @@ def test_metadata_is_taken_as_it_is_and_images_are_found(official, tmp_path):
     for name in LISTS:
         wanted = of_classes(official(f"CUB/val/{name}"), 1, 2)
         assert written(root, "val", name) == [f"CUBV2/{row}" for row in wanted]
+    assert open_dataset(root, "test").classes[0] == "Black footed Albatross"
     assert any(re.match(r"1 of \d+ images of val are missing", problem) for problem in result.problems)
     assert main(["data", "prepare", "cub", str(root), "--metadata", str(lists)]) == 1
 
@@ -314,6 +315,15 @@ def test_labels_are_not_guessed_from_a_part_of_the_classes(tmp_path):
     touch(tmp_path / "train" / "n00000001" / "a.JPEG")
     with pytest.raises(FcamError, match="1 of 1000 classes"):
         prepare("ilsvrc", tmp_path)
+    lists = tmp_path / "lists"
+    for name, row in zip(
+        LISTS, ("val/a.JPEG", "val/a.JPEG,3", "val/a.JPEG,9,9", "val/a.JPEG,0,0,5,5"), strict=True
+    ):
+        touch(lists / "ILSVRC" / "test" / f"{name}.txt", row.encode())
+    touch(tmp_path / "val" / "a.JPEG")
+    result = prepare("ilsvrc", tmp_path, lists)
+    assert result.images == {"test": 1}, "lists that are given stand without those of train"
+    assert any("1 of 1000 classes" in problem for problem in result.problems)
 
 
 def test_a_prepared_set_passes_the_check(tmp_path):

@@ -55,6 +55,8 @@ def test_runs_that_differ_in_stage_two_share_a_classifier_per_seed(asked):
         ({"vary": {"stage1.optimizer.lr": [0.1, 0.2]}}, 2),
         ({"vary": {"crop": [96, 112]}}, 2),
         ({"vary": {"stage2.optimizer.lr": [0.1, 0.2], "workers": [0, 1]}}, 1),
+        ({"vary": {"rounds": [1, 2], "mosaics": [0, 0.5], "recolor": [0, 0.5]}}, 1),
+        ({"vary": {"model.decoder_channels": [[16, 16, 16, 16], [32, 16, 16, 16]]}}, 1),
     ],
 )
 def test_what_moves_stage_one_has_a_classifier_of_its_own(asked, values, classifiers):

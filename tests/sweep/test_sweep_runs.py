@@ -70,6 +70,11 @@ def test_a_killed_sweep_ends_with_the_same_table(whole, tiny_file, drawn_set, tm
     assert before == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/model/*")}
 
 
+def test_fewer_than_no_jobs_are_refused(tiny_file, drawn_set, tmp_path, capsys):
+    assert main(arguments(tiny_file, drawn_set, tmp_path / "out", "--jobs", "-1")) == 2
+    assert "jobs is -1; take 1 or more" in capsys.readouterr().err
+
+
 def test_side_by_side_gives_the_same_table_and_ctrl_c_leaves_no_process(tiny_file, drawn_set, tmp_path):
     out = tmp_path / "parallel"
     quick = ("--set", "loss.crf=0", "--jobs")  # a new process would load the filter's kernels first

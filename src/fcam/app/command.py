@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from fcam import shipped
 from fcam.app.look import Models
 from fcam.data.find import find_images
 from fcam.data.images import MAX_PIXELS
-from fcam.errors import FcamError
+from fcam.errors import FcamError, escaped
 
 DEFAULT_MODELS: tuple[str, ...] = (shipped.DEFAULT,)
 OLDEST_GRADIO = 6
@@ -63,8 +65,8 @@ def run_app(config: AppConfig) -> int:
     Raises `FcamError` before anything is served: no gradio, no such model or folder, a port in use.
     """
     check_gradio()
-    if config.max_megapixels <= 0:
-        raise FcamError(f"--max-megapixels is {config.max_megapixels}; take a positive number")
+    if not 0 < config.max_megapixels < math.inf:
+        raise FcamError(f"--max-megapixels is {config.max_megapixels}; take a number above 0")
     photos = folder_photos(config.photos)
     check_address(config.host, config.port)
     models = Models(
@@ -90,7 +92,7 @@ def check_gradio() -> None:
 
 
 def folder_photos(folder: Path | None) -> dict[str, Path]:
-    """Return the photos below a folder by their path in it; raises `FcamError` when there is none."""
+    """Return the photos below a folder by their path in it, which the page can show; raises `FcamError` when there is none."""
     if folder is None:
         return {}
     if not folder.is_dir():
@@ -99,7 +101,12 @@ def folder_photos(folder: Path | None) -> dict[str, Path]:
     found, problems = find_images(folder)
     if not found:
         raise FcamError(f"--photos {folder}: {problems[0].reason if problems else 'the folder is empty'}")
-    return {path.relative_to(folder).as_posix(): path for path in found}
+    names = [escaped(path.relative_to(folder).as_posix()) for path in found]
+    used = Counter(names)
+    return {
+        name if used[name] == 1 else f"{name} ({number})": path
+        for number, (name, path) in enumerate(zip(names, found, strict=True), 1)
+    }
 
 
 def check_address(host: str, port: int) -> None:

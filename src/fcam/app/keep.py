@@ -9,10 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fcam.app.look import Look
+from fcam.errors import escaped
 from fcam.files import write_bytes
 from fcam.predict.command import PredictConfig, settings_of
 from fcam.predict.localizer import Localizer
-from fcam.predict.output import Journal, Outputs, name_outputs, save
+from fcam.predict.output import Journal, Outputs, joined, name_outputs, save
 from fcam.predict.prediction import Prediction
 
 OUTPUTS = Outputs(overlays=True, masks=True, heatmaps=8, panels=True)
@@ -26,7 +27,7 @@ def write_zip(
     `fcam` and `cam` as cut on screen, at the photo's own size. Raises `FcamError` when it cannot be written.
     """
     prediction = dataclasses.replace(fcam, baseline=cam.cam)
-    (named,) = name_outputs([Path(seen.name)])
+    (named,) = name_outputs([Path(escaped(seen.name))])
     settings = settings_of(PredictConfig((seen.name,), model=seen.model, with_cam=True), localizer)
     settings |= {"threshold": prediction.threshold, "boxes": prediction.box_rule}
     settings |= {"cam_method": method, "cam_class": cam.label}
@@ -39,6 +40,6 @@ def write_zip(
         with zipfile.ZipFile(stream, "w") as packed:  # pictures are compressed already
             for file in sorted(path for path in out.rglob("*") if path.is_file()):
                 packed.write(file, file.relative_to(out).as_posix())
-    target = folder / f"{Path(named.name).name}-fcam.zip"
+    target = folder / (joined(Path(named.name).name, "-fcam") + ".zip")
     write_bytes(target, stream.getvalue())
     return target

@@ -17,7 +17,8 @@ SUFFIXES = frozenset(
 """Suffixes, in lower case, by which a file found in a folder counts as an image."""
 
 RESULTS = "predictions.json"
-"""What `fcam predict` leaves in its folder, beside ..."""
+RUNNING = "predictions.jsonl"
+"""What `fcam predict` leaves in its folder, and while it runs or after it was killed, beside ..."""
 RESULT_FOLDERS = ("overlays", "masks", "heatmaps", "maps", "panels", "SegmentationClass")
 """... folders of files that look like photos or masks of somebody else's; the last is made by --export."""
 
@@ -84,7 +85,7 @@ def files_below(
         return new
 
     for parent, folders, names in os.walk(folder, onerror=refused, followlinks=True):
-        drawn = RESULT_FOLDERS if RESULTS in names else ()
+        drawn = RESULT_FOLDERS if RESULTS in names or RUNNING in names else ()
         folders[:] = sorted(
             name
             for name in folders

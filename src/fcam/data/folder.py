@@ -78,7 +78,7 @@ def empty_classes(root: Path) -> list[Path]:
     Beside classes that stand in no split other things may lie, too: there a folder counts only when nothing is in it.
     """
     splits = [folder for split in SPLITS if (folder := split_folder(root, split))]
-    names = {*class_names(root), "masks"}
+    names = {*class_names(root), *(() if splits else ("masks",))}
     return [
         path
         for top in splits or [root]
@@ -97,7 +97,7 @@ def passed_over(root: Path) -> dict[Path, list[Path]]:
     found: dict[Path, list[Path]] = {}
     for path in files_below(root):
         top, *below = path.relative_to(root).parts
-        if "masks" not in (top, *below[:1]) and os.path.realpath(path) not in read:
+        if top != "masks" and os.path.realpath(path) not in read:
             found.setdefault(root / top if below else root, []).append(path)
     return found
 
@@ -149,7 +149,7 @@ def _images(root: Path, folder: Path) -> list[str]:
         raise FcamError(f"cannot read {problems[0].path}: {problems[0].reason}; check its permissions")
     for path in found:
         parts = path.relative_to(folder).parts
-        if len(parts) > 1 and parts[0] != "masks":
+        if len(parts) > 1 and (folder != root or parts[0] != "masks"):  # in a split it is a class
             ids.append(path.relative_to(root).as_posix())
     return ids
 

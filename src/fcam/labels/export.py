@@ -2,8 +2,8 @@
 
 The input is what `fcam predict` writes, `predictions.json` and `masks/`: labels are made at the end of a run
 or long after it. Photos whose boxes were all filtered out are left out of every format: no label says
-nothing, whereas an empty label file would teach a detector that there is nothing to see. What an earlier export wrote for
-them into the same folder is removed.
+nothing, whereas an empty label file would teach a detector that there is nothing to see. What an earlier export wrote
+into the same folder and this one does not write again is removed.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def export_labels(
 ) -> dict[str, list[Path]]:
     """Write labels for the rows of `predictions.json` below `out`; return the files written, by format.
 
-    Files that an earlier call wrote there for rows that get no label now are removed (`exported.json` lists what is ours);
-    such files of anybody else stay and are named.
+    Files of each photo that an earlier call wrote there and this one does not, because the photo gets no label now or is not
+    among the rows, are removed (`exported.json` lists what is ours); such files of anybody else stay and are named.
 
     Args:
         rows: `load_predictions(run)["predictions"]`.
@@ -147,18 +147,29 @@ def export_labels(
     photos, names = select(rows, classes, options or LabelOptions(), out if run is None else Path(run))
     check_formats(formats, classes=len(names))
     written = Written(out)
-    labelled = {photo.name for photo in photos}
-    left_out = [row["name"] for row in rows if row["name"] not in labelled]
-    _remove_labels(written, left_out, formats)
-    made = {name: WRITERS[name](_counted(photos, on_photo), names, out) for name in formats}
-    written.add(path for paths in made.values() for path in paths)
+    _remove_labels(written, [row["name"] for row in rows], {photo.name for photo in photos}, formats)
+    made: dict[str, list[Path]] = {}
+    done: list[Path] = []
+    try:
+        for name in formats:
+            made[name] = WRITERS[name](
+                _counted(photos, on_photo, OWN_FILES.get(name, ()), done, out), names, out
+            )
+    finally:  # an interrupted export, too, leaves files that are ours
+        if ours := {*done, *(path for paths in made.values() for path in paths)}:
+            written.add(ours)
     return made
 
 
-def _remove_labels(written: Written, names: Iterable[str], formats: Iterable[str]) -> None:
+def _remove_labels(
+    written: Written, names: Iterable[str], labelled: Collection[str], formats: Iterable[str]
+) -> None:
     """Remove what an earlier export wrote for photos that get no label now; say where something stays."""
-    own = sorted({place for name in formats for place in OWN_FILES.get(name, ())})
-    kept = written.remove(place.format(name) for name in names for place in own)
+    places = sorted({place for name in formats for place in OWN_FILES.get(name, ())})
+    current = {place.format(name) for name in labelled for place in places}
+    stale = {place.format(name) for name in names for place in places}
+    stale |= {file for file in written.files for place in places if _is_at(file, place)}
+    kept = written.remove(sorted(stale - current))
     if kept:
         say(
             f"{len(kept)} label files stay though their photos are left out now: fcam did not write them, or they "
@@ -167,10 +178,22 @@ def _remove_labels(written: Written, names: Iterable[str], formats: Iterable[str
         )
 
 
+def _is_at(file: str, place: str) -> bool:
+    """Whether a file's path has the form of `place`, which has braces for the photo's name."""
+    start, _, end = place.partition("{}")
+    return file.startswith(start) and file.endswith(end)
+
+
 def _counted(
-    photos: Sequence[LabelledPhoto], on_photo: Callable[[int], None] | None
+    photos: Sequence[LabelledPhoto],
+    on_photo: Callable[[int], None] | None,
+    places: Sequence[str],
+    written: list[Path],
+    out: Path,
 ) -> Iterator[LabelledPhoto]:
+    """Hand out the photos one by one; each one's files are `written` when the next is asked for."""
     for done, photo in enumerate(photos, 1):
         yield photo
+        written += [out / place.format(photo.name) for place in places]
         if on_photo is not None:
             on_photo(done)

@@ -8,6 +8,7 @@ escaped in the files, as they do in `predictions.json`.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from PIL import Image
 from fcam.errors import escaped
 from fcam.files import write_bytes, write_image, write_text
 from fcam.labels.photos import Box, LabelledPhoto
+from fcam.progress import say
 
 YOLO, ANNOTATION, CLASS_MASK = "labels/{}.txt", "Annotations/{}.xml", "SegmentationClass/{}.png"
 OWN_FILES = {
@@ -73,7 +75,7 @@ def _outlined(photo: LabelledPhoto) -> Iterable[tuple[Box, int, list[float]]]:
 
 
 def write_yolo(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: Path) -> list[Path]:
-    """Write `labels/NAME.txt` (per box: class, centre x, y, width, height as shares) and `data.yaml`."""
+    """Write `labels/NAME.txt` (per box: class, centre x, y, width, height as shares), `train.txt` and `data.yaml`."""
 
     def shares(photo: LabelledPhoto) -> Iterable[Any]:
         for x0, y0, x1, y1 in photo.boxes:
@@ -84,7 +86,7 @@ def write_yolo(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: Pat
 
 
 def write_yolo_seg(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: Path) -> list[Path]:
-    """Write `labels/NAME.txt` (per box: class and the outline's x, y, ... as shares) and `data.yaml`."""
+    """Write `labels/NAME.txt` (per box: class and the outline's x, y, ... as shares), `train.txt` and `data.yaml`."""
 
     def shares(photo: LabelledPhoto) -> Iterable[Any]:
         return ((region.polygon() / (photo.width, photo.height)).ravel() for region in photo.regions())
@@ -98,13 +100,22 @@ def _write_yolo(
     out: Path,
     shares: Callable[[LabelledPhoto], Iterable[Any]],
 ) -> list[Path]:
-    paths = []
+    paths, listed, homonyms = [], [], []
     for photo in photos:
+        # Ultralytics looks for a photo's labels under the photo's own name; of x.jpg and x.png one has another.
+        (listed if photo.name == os.path.splitext(photo.file)[0] else homonyms).append(photo.file)
         lines = [f"{photo.category} " + " ".join(f"{s:.6f}" for s in line) + "\n" for line in shares(photo)]
         paths.append(out / YOLO.format(photo.name))
         write_text(paths[-1], "".join(lines))
-    head = {"path": ".", "train": "images", "val": "images", "names": dict(enumerate(classes))}
-    paths.append(out / "data.yaml")
+    if homonyms:
+        say(
+            f"{len(homonyms)} photos share their name with another one and are left out of train.txt, such as "
+            f"{escaped(homonyms[0])}: YOLO would read the other's labels for them; rename them"
+        )
+    # A list, not the folder: there, a photo without labels counts as one that shows nothing.
+    paths += [out / "train.txt", out / "data.yaml"]
+    write_text(paths[-2], "".join(f"./images/{escaped(file)}\n" for file in listed))
+    head = {"train": "train.txt", "val": "train.txt", "names": dict(enumerate(classes))}
     write_text(paths[-1], yaml.safe_dump(head, sort_keys=False, allow_unicode=True))
     return paths
 

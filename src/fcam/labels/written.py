@@ -30,12 +30,18 @@ class Written:
         if isinstance(sums, dict):
             self._sums = sums
 
+    @property
+    def files(self) -> list[str]:
+        """Paths below the folder."""
+        return list(self._sums)
+
     def remove(self, stale: Iterable[str]) -> list[Path]:
         """Remove files, named by their path below the folder, that are fcam's; return those that are not and stay."""
         kept = []
         for name in stale:
             path = self.out / name
             if not path.exists():
+                self._sums.pop(name, None)
                 continue
             if self._sums.get(name) != _sum(path):
                 kept.append(path)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -93,8 +94,8 @@ def run_predict(config: PredictConfig) -> int:
     photos, unusable = find_images(config.photos)
     photos = _without(photos, config.out)
     problems = [{"path": str(path), "reason": reason} for path, reason in unusable]
-    if not photos and len(problems) <= 1:
-        raise FcamError("; ".join(f"{p['path']}: {p['reason']}" for p in problems) or "no photo was named")
+    if not photos:
+        raise FcamError(_no_photo(problems))
     localizer = Localizer(
         config.model,
         config.threshold,
@@ -134,7 +135,7 @@ def run_predict(config: PredictConfig) -> int:
                 options,
                 on_photo=lambda done: bar.advance(1),
             )
-    _report(result, config, len(photos) + len(problems))
+    _report(result, config, len(photos) + len(problems) + result.others)
     if result.interrupted:
         return 128 + result.interrupted
     return 1 if result.failed else 0
@@ -146,8 +147,8 @@ def _check(config: PredictConfig) -> None:
         raise FcamError(f"--threshold is {config.threshold}, but a share of the maximum lies in [0, 1)")
     if not 0 <= config.min_score <= 1:
         raise FcamError(f"--min-score is {config.min_score}, but a score lies between 0 and 1")
-    if not config.max_megapixels > 0:
-        raise FcamError(f"--max-megapixels is {config.max_megapixels}; take more than 0")
+    if not 0 < config.max_megapixels < math.inf:
+        raise FcamError(f"--max-megapixels is {config.max_megapixels}; take a number above 0")
     if config.workers is not None and config.workers < 1:
         raise FcamError(f"--workers is {config.workers}; take 1 or more")
     check_formats(config.export, masks=config.masks)
@@ -157,8 +158,14 @@ def _check(config: PredictConfig) -> None:
 
 def _without(photos: Iterable[Path], out: Path) -> list[Path]:
     """Leave out pictures that a run before wrote: `fcam predict . --out out` may be repeated."""
-    written = tuple(os.path.join(os.path.abspath(out / name), "") for name in SUBFOLDERS)
-    return [photo for photo in photos if not os.path.abspath(photo).startswith(written)]
+    written = tuple(os.path.join(os.path.realpath(out / name), "") for name in SUBFOLDERS)
+    return [photo for photo in photos if not os.path.realpath(photo).startswith(written)]
+
+
+def _no_photo(problems: Sequence[Mapping[str, str]]) -> str:
+    reasons = [f"{p['path']}: {p['reason']}" for p in problems[:SHOWN_FAILURES]]
+    more = [f"and {len(problems) - SHOWN_FAILURES} more"] if len(problems) > SHOWN_FAILURES else []
+    return "; ".join(reasons + more) or "no photo was named"
 
 
 def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:

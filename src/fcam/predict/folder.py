@@ -39,7 +39,9 @@ class FolderResult:
     interrupted: int = 0
     """Number of the signal that ended the run early, or 0."""
     resumed: int = 0
-    """How many rows come from the run before."""
+    """How many rows come from the run before ..."""
+    others: int = 0
+    """... and how many of these are of photos that were not asked for this time."""
 
 
 class _Read(NamedTuple):
@@ -82,19 +84,51 @@ def predict_files(
     run = _Run(localizer, Path(out), outputs or Outputs(), workers or min(8, os.cpu_count() or 2), on_photo)
     files = list({os.path.abspath(path): Path(path) for path in reversed(paths)}.values())[::-1]
     run.journal = Journal(run.out, settings or {}, resume)
-    known = {os.path.abspath(row["path"]): row["name"] for row in run.journal.rows}
+    named, others = _continued(run.journal.rows, files)
+    resumed = len(run.journal.rows)
     for row in unusable:
         run.journal.add(dict(row))
-    named = [photo for photo in name_outputs(files, fixed=known) if os.path.abspath(photo.path) not in known]
     try:
         with _signals(run):
             run.go(named)
     finally:
         end = {"classes": localizer.classes, "interrupted": bool(run.stop)}
-        run.journal.close(files, end)
+        try:
+            run.journal.close(files, end)
+        except FcamError:
+            if run.error is None:  # the first error says more
+                raise
+    if isinstance(run.error, FcamError):
+        raise FcamError(f"{run.error}; resume keeps what is done and does the rest") from run.error
     if run.error is not None:
         raise run.error
-    return FolderResult(run.journal.rows, run.journal.failed, run.stop, len(known))
+    return FolderResult(run.journal.rows, run.journal.failed, run.stop, resumed, others)
+
+
+def _continued(rows: list[dict[str, Any]], files: Sequence[Path]) -> tuple[list[Named], int]:
+    """Name the photos that are still to be done; return them, and how many `rows` are of photos not among `files`.
+
+    A row's `path` and `file` become those of this run: the photo may be called by another path now, and all
+    photos together may have another common folder.
+    """
+    asked = {os.path.abspath(path) for path in files}
+    real = {os.path.realpath(path): path for path in asked}
+    known: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        path: str = os.path.abspath(row["path"])
+        if path not in asked:
+            path = real.get(os.path.realpath(path), path)
+        known.setdefault(path, row)
+    rows[:] = known.values()
+    others = [Path(path) for path in known if path not in asked]
+    named = name_outputs([*files, *others], fixed={path: row["name"] for path, row in known.items()})
+    todo = []
+    for photo in named:
+        if (row := known.get(path := os.path.abspath(photo.path))) is None:
+            todo.append(photo)
+        else:
+            row["path"], row["file"] = path, photo.file
+    return todo, len(others)
 
 
 @dataclass
@@ -201,7 +235,8 @@ class _Run:
             except Exception as error:
                 self._fail(named, error)
             else:
-                self.journal.add(save(prediction, named, self.out, self.outputs))
+                row = save(prediction, named, self.out, self.outputs)
+                self.journal.add(row | {"path": os.path.abspath(named.path)})
 
     def _fail(self, named: Named, error: Exception) -> None:
         reason = str(error) if isinstance(error, FcamError) else f"{type(error).__name__}: {cut(error)}"

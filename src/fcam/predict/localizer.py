@@ -117,6 +117,11 @@ class Localizer:
         self.cam_method = cam_method or str(card.get("method", "cam"))
         self.cam_variant = str(card.get("variant", "published"))
         self._check()
+        self.threshold, self.size, self.batch_size = (
+            float(self.threshold),
+            int(self.size),
+            int(self.batch_size),
+        )
         # A model that was passed may be trained on; only one that nobody else holds is fixed for good.
         self._network: nn.Module = self._folded() if loaded else self.model
 

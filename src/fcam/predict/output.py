@@ -15,6 +15,7 @@ NAME is the photo's path below the folder that all photos have in common, withou
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -28,13 +29,13 @@ import numpy as np
 from PIL import Image
 
 from fcam.boxes import quantize
-from fcam.data.find import RESULT_FOLDERS, RESULTS
+from fcam.data.find import RESULT_FOLDERS, RESULTS, RUNNING
 from fcam.errors import FcamError, cut, shown
 from fcam.files import read_json_lines, remove_leftovers, write_array, write_image, write_json, write_text
 from fcam.predict.prediction import Prediction
 
 SUBFOLDERS = RESULT_FOLDERS
-FINAL, JOURNAL = RESULTS, "predictions.jsonl"
+FINAL, JOURNAL = RESULTS, RUNNING
 JPEG_QUALITY, PNG_LEVEL = 92, 3
 WRITTEN_SUFFIXES = frozenset({".png", ".jpg", ".npy", ".txt", ".xml"})
 """What follows NAME in the files of a photo, labels included."""
@@ -98,13 +99,13 @@ def name_outputs(paths: Sequence[Path], fixed: Mapping[str, str] | None = None) 
 
 def _candidates(file: str) -> Iterator[str]:
     stem, suffix = os.path.splitext(file)
-    yield _joined(stem, "")
-    yield _joined(stem, f"_{suffix[1:]}")
-    yield from (_joined(stem, f"_{suffix[1:]}_{number}") for number in count(2))
+    yield joined(stem, "")
+    yield joined(stem, f"_{suffix[1:]}")
+    yield from (joined(stem, f"_{suffix[1:]}_{number}") for number in count(2))
 
 
-def _joined(stem: str, end: str) -> str:
-    """`stem` and `end`; of a name that would be too long for a file, the last letters before `end` are left out."""
+def joined(stem: str, end: str) -> str:
+    """Return `stem` and `end`; of a name that would be too long for a file, the last letters before `end` are left out."""
     folder, slash, name = stem.rpartition("/")
     while len(os.fsencode(name + end)) + SUFFIX_BYTES > NAME_BYTES:
         name = name[:-1]
@@ -279,7 +280,8 @@ class Journal:
 
     def close(self, order: Sequence[Path], extra: Mapping[str, Any]) -> None:
         """Write `predictions.json`, rows in the order of the photos, and remove the journal."""
-        self._stream.close()
+        with contextlib.suppress(OSError):  # what could not be flushed was reported by `add`
+            self._stream.close()
         place = {os.path.abspath(path): i for i, path in enumerate(order)}
         for rows in (self.rows, self.failed):
             rows.sort(key=lambda row: place.get(os.path.abspath(row["path"]), len(place)))

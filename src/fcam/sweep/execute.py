@@ -85,9 +85,11 @@ def execute(
         messages of the runs that failed, by name.
 
     Raises:
-        FcamError: another sweep is at work in the same folder.
+        FcamError: another sweep is at work in the same folder; fewer than 0 jobs.
         KeyboardInterrupt: after every process was stopped; finished epochs are kept.
     """
+    if jobs < 0:
+        raise FcamError(f"jobs is {jobs}; take 1 or more, or 0 for one run per GPU")
     todo = _jobs(plan)
     gpus = visible_gpus()
     jobs = jobs or max(1, len(gpus))

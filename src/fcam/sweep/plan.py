@@ -212,6 +212,10 @@ def classifier_of(config: TrainConfig, out: Path) -> tuple[str, TrainConfig]:
         seeds=SeedConfig(),
         loss=LossConfig(),
         stage2=StageConfig(),
+        model=dataclasses.replace(config.model, decoder_channels=None),
+        rounds=1,
+        mosaics=0.0,
+        recolor=0.0,
     )
     ordinary = config_to_dict(TrainConfig())
     moves = _differences(config_to_dict(first), ordinary)  # a setting added later must not change the names

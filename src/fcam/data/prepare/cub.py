@@ -20,7 +20,7 @@ def build(root: Path, problems: list[str]) -> tuple[dict[str, Lists], list[str]]
     Boxes are x, y, x + width, y + height of the official annotation. Raises `FcamError` when a file is missing or
     malformed; images that are missing or cannot be read go to `problems`.
     """
-    source = next((root / name for name in ANNOTATIONS if (root / name / "images.txt").is_file()), None)
+    source = _source(root)
     if source is None:
         return {}, []
     names = _table(source / "images.txt")
@@ -51,12 +51,18 @@ def build(root: Path, problems: list[str]) -> tuple[dict[str, Lists], list[str]]
         own.localization.append(",".join([image, *map(str, box)]))
     if missing:
         problems.append(f"{len(missing)} images are missing or cannot be read, first {missing[0]}")
-    return lists, class_names(source / "classes.txt")
+    return lists, class_names(root)
 
 
-def class_names(path: Path) -> list[str]:
-    """`1 001.Black_footed_Albatross` as "Black footed Albatross", in label order."""
-    if not path.is_file():
+def _source(root: Path) -> Path | None:
+    """The folder of the text files."""
+    return next((root / name for name in ANNOTATIONS if (root / name / "images.txt").is_file()), None)
+
+
+def class_names(root: Path) -> list[str]:
+    """`1 001.Black_footed_Albatross` as "Black footed Albatross", in label order; empty where they are not there."""
+    source = _source(root)
+    if source is None or not (path := source / "classes.txt").is_file():
         return []
     table = _table(path)
     return [table[n].partition(".")[2].replace("_", " ") or table[n] for n in sorted(table, key=int)]

@@ -70,7 +70,14 @@ def prepare(kind: str, root: Path, metadata: Path | None = None) -> Prepared:
     built: dict[str, Lists] = {}
     classes: list[str] = []
     if not set(own.counts) <= set(given) or kind == "ilsvrc":
-        built, classes = own.build(root, result.problems)
+        try:
+            built, classes = own.build(root, result.problems)
+        except FcamError as error:
+            if not given:
+                raise
+            result.problems.append(str(error))  # what is given stands without it
+    elif kind == "cub":
+        classes = cub.class_names(root)
     lists = {split: given.get(split) or built.get(split) for split in SPLITS}
     found = {split: one for split, one in lists.items() if one is not None and one.ids}
     if not found:
