@@ -18,6 +18,7 @@ import argparse
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -329,6 +330,10 @@ def main() -> None:
         "--teachers", type=Path, default=Path("runs/photo_sets"), help="runs of photo_sets.py"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--recolor", type=float, default=0.0, help="as in fcam train")
+    parser.add_argument(
+        "--mosaics", type=float, default=0.0, help="as in fcam train, beside those that are files"
+    )
     parser.add_argument("--split", default="test", choices=("val", "test"), help="what to measure on")
     parser.add_argument("--baselines", action="store_true", help="only measure the classifier's CAMs")
     parser.add_argument("--ship", action="store_true", help="write the decoder and its card into the package")
@@ -348,7 +353,9 @@ def main() -> None:
         add_mosaics(out / "data", teachers.singles)
         if not (run / "metrics.json").exists():
             start = teachers.joined(out / "joined")
-            train(config(out / "data", start, run, arguments.seed), teachers.seed_maps)
+            settings = config(out / "data", start, run, arguments.seed)
+            settings = replace(settings, recolor=arguments.recolor, mosaics=arguments.mosaics)
+            train(settings, teachers.seed_maps)
         trained = FCAM.from_pretrained(run)
         model.decoder.load_state_dict(trained.decoder.state_dict())
         model.metadata |= trained.metadata
