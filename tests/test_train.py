@@ -289,6 +289,20 @@ def test_an_earlier_classifier_is_taken_as_it_is_or_not_at_all(tiny_run, tiny_co
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.parametrize("left", ["state", "log.jsonl"])
+def test_epochs_without_their_settings_are_not_taken_for_those_of_a_new_run(
+    tiny_run, tiny_config, tmp_path, left
+):
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    (run / "config.yaml").unlink()
+    (run / "log.jsonl").unlink() if left == "state" else shutil.rmtree(run / "state")
+    for resume in (False, True):
+        with pytest.raises(FcamError, match=r"epochs of a run whose config\.yaml is gone"):
+            train(dataclasses.replace(tiny_config, out=str(run), resume=resume))
+    assert not (run / "config.yaml").exists()
+
+
 def test_a_resumed_run_remembers_where_its_data_moved(tiny_run, tiny_config, drawn_set, tmp_path):
     run, moved = tmp_path / "run", tmp_path / "moved"
     shutil.copytree(tiny_run, run)

@@ -109,6 +109,10 @@ class Run:
             FcamError: the folder holds another run, or a field that moves the result has changed.
         """
         if not (self.root / "config.yaml").exists():
+            if (self.root / "log.jsonl").exists() or any(self.root.glob("state/*.pt")):
+                raise FcamError(
+                    f"{self.root} holds the epochs of a run whose config.yaml is gone; put it back, or choose another --out"
+                )
             self._write(config)
             return
         if not config.resume:
