@@ -55,7 +55,7 @@ def settle(config: TrainConfig) -> TrainConfig:
         return config
     if config.new_head and config.class_names:
         raise FcamError("--new-head learns the folder's classes and needs no --class-names; leave one out")
-    if config.new_head and config.stages == "decoder":
+    if config.new_head and config.stages == "decoder" and not config.classifier_from:
         raise FcamError(
             "--new-head has to be trained before the decoder, which --stages decoder skips; leave one out"
         )

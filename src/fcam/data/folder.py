@@ -78,7 +78,7 @@ def empty_classes(root: Path) -> list[Path]:
     Beside classes that stand in no split other things may lie, too: there a folder counts only when nothing is in it.
     """
     splits = [folder for split in SPLITS if (folder := split_folder(root, split))]
-    names = {*class_names(root), *(() if splits else ("masks",))}
+    names = {*class_names(root), "masks"}
     return [
         path
         for top in splits or [root]
