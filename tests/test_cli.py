@@ -6,10 +6,13 @@ import json
 import shutil
 
 import pytest
+import torch
 
 from fcam import __version__
 from fcam.cli import VERBS, main
+from fcam.data.wsol import LISTS
 from fcam.evaluate_command import EvaluateConfig, file_name
+from fcam.map_files import evaluate_map_files, write_maps
 from launched import in_two_processes
 
 
@@ -90,6 +93,34 @@ def test_evaluate_a_run_then_its_saved_maps(tiny_run, drawn_set, tmp_path, monke
     assert stored["images"] == direct["images"]
     for name in ("max_box_acc", "max_box_acc_v2"):
         assert stored["maps"]["cam"][name] == direct["maps"]["fcam"][name]
+
+
+@pytest.mark.parametrize(
+    ("ids", "below"),
+    [
+        ({"test": "test/a.jpg", "val": "val/a.jpg"}, {"test": "", "val": ""}),  # a plain folder's
+        ({"test": "val/a.jpg", "val": "val2/a.jpeg"}, {"test": ""}),  # ILSVRC's: test is its val
+        ({"test": "val/a.jpg", "val": "val2/a.jpeg"}, {"test": "", "val": ""}),
+        (
+            {"test": "test/a.jpg", "val": "val/a.jpg"},
+            {"test": "test", "val": "val"},
+        ),  # a folder for each split
+        ({"test": "a.jpg", "val": "b.jpg"}, {"test": "test"}),
+    ],
+)
+def test_maps_are_found_whatever_the_ids_begin_with(tmp_path, ids, below):
+    for split, image_id in ids.items():
+        rows = (image_id, f"{image_id},0", f"{image_id},20,20", f"{image_id},0,0,10,10")
+        for name, row in zip(LISTS, rows, strict=True):
+            (tmp_path / "metadata" / split).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "metadata" / split / f"{name}.txt").write_text(row + "\n")
+    square = torch.zeros(1, 224, 224)
+    square[:, :112, :112] = 1.0
+    for split, folder in below.items():
+        write_maps(tmp_path / "maps" / folder, {"": square}, [ids[split]])
+    report = evaluate_map_files(tmp_path / "maps", tmp_path / "metadata", "test")
+    assert report["maps"]["cam"]["max_box_acc"]["0.5"] == 100
+    assert bool(report["maps"]["cam"].get("transferred")) == ("val" in below)
 
 
 @pytest.mark.parametrize(

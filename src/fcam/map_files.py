@@ -33,10 +33,10 @@ def evaluate_map_files(maps: Path, metadata: Path | None, split: str, data: str 
     """Score a folder of heat maps against the boxes or masks of a split; photos are not needed for boxes.
 
     Args:
-        maps: `<image id>.npy` (or the id without its suffix), each (H, W) floating point in [0, 1]; where there are
-            `val/` and `test/` folders inside, the one of the split is taken.
+        maps: `<image id>.npy` (or the id without its suffix), each (H, W) floating point in [0, 1]; where those of
+            the split are in a folder named after it, they are taken from there.
         metadata: folder of wsolevaluation's lists; None looks in `data`.
-        split: split to score. With a `val` folder of maps beside it, thresholds are carried over from there.
+        split: split to score. With maps of `val` there too, thresholds are carried over from them.
         data: root of the data set, for masks.
 
     Returns:
