@@ -158,7 +158,7 @@ def print_table(report: dict[str, Any]) -> None:
     top1 = report["classification"]["top1"]
     accuracy = "" if top1 is None else f"; classification top-1 {top1:.1f}"
     shown = Table(
-        title=f"{report['split']}, {report['images']} images, percent{accuracy}",
+        title=f"{report['split']}, {scores.images_scored(report)}, percent{accuracy}",
         caption="box@d: MaxBoxAcc at overlap d; V2: MaxBoxAccV2; top-1, top-5: localization with the right class",
     )
     for place, name in enumerate(head):

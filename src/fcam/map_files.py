@@ -51,19 +51,20 @@ def evaluate_map_files(maps: Path, metadata: Path | None, split: str, data: str 
         raise FcamError(
             "--maps needs --metadata (folder of val/ and test/ lists) or --data (folder of the data set)"
         )
-    cards = {}
+    cards, truths = {}, {}
     for name in dict.fromkeys(("val", split)):
         if name != split and name not in splits(root, metadata=metadata):
             continue
-        truth = open_dataset(root, name, transform=EvalTransform(), localization=True, metadata=metadata)
+        truths[name] = truth = open_dataset(
+            root, name, transform=EvalTransform(), localization=True, metadata=metadata
+        )
         places = [folder for folder in (maps / name, maps) if _holds(folder, truth.image_ids)]
         if not places and name != split:
             continue
         folder = maps / name if (maps / name).is_dir() else maps
         cards[name] = _score(places[0] if places else folder, truth)
-    count = len(open_dataset(root, split, metadata=metadata))
     carried = cards.get("val") if split != "val" else None
-    return report_of_maps(split, count, cards[split], carried)
+    return report_of_maps(split, truths[split], cards[split], carried)
 
 
 def _holds(folder: Path, image_ids: Sequence[str]) -> bool:

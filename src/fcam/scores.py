@@ -156,7 +156,7 @@ class Scorecard:
     """
 
     def __init__(self, dataset: LocalizationDataset, kinds: Sequence[str], device: torch.device) -> None:
-        self.images = len(dataset)
+        self.dataset = dataset
         self.maps = {kind: MapScores(dataset.has_boxes, dataset.has_masks, device) for kind in kinds}
         self.top1, self.top5 = MeanMetric().to(device), MeanMetric().to(device)
 
@@ -192,23 +192,35 @@ class Scorecard:
         for kind, scores in self.maps.items():
             rows[kind] = scores.report(carried_from.maps.get(kind) if carried_from is not None else None)
         classification = {"top1": 100 * self.top1.compute().item(), "top5": 100 * self.top5.compute().item()}
-        return _report(split, self.images, classification, rows)
+        return _report(split, self.dataset, classification, rows)
 
 
-def report_of_maps(split: str, images: int, scores: MapScores, carried: MapScores | None) -> dict[str, Any]:
+def report_of_maps(
+    split: str, dataset: LocalizationDataset, scores: MapScores, carried: MapScores | None
+) -> dict[str, Any]:
     """The content of `metrics.json` for maps that came without a classifier."""
-    return _report(split, images, {"top1": None, "top5": None}, {"cam": scores.report(carried)})
+    return _report(split, dataset, {"top1": None, "top5": None}, {"cam": scores.report(carried)})
 
 
-def _report(split: str, images: int, classification: dict[str, Any], rows: dict[str, Any]) -> dict[str, Any]:
+def _report(
+    split: str, dataset: LocalizationDataset, classification: dict[str, Any], rows: dict[str, Any]
+) -> dict[str, Any]:
     convention = "reference (wsolevaluation); thresholds are relative to each map's maximum, that of PIoU is the value itself"
     return {
         "split": split,
-        "images": images,
+        "images": len(dataset),
+        "images_with": {"boxes": len(dataset.split.with_boxes()), "masks": len(dataset.split.with_masks())},
         "convention": convention,
         "classification": classification,
         "maps": rows,
     }
+
+
+def images_scored(report: dict[str, Any]) -> str:
+    """How many images a report is of, and on how many of them its metrics stand where others have no truth."""
+    images = report["images"]
+    fewer = [f"{n} with {kind}" for kind, n in report.get("images_with", {}).items() if 0 < n < images]
+    return ", ".join([f"{images} images", *fewer])
 
 
 def table(report: dict[str, Any]) -> list[list[str]]:

@@ -235,6 +235,73 @@ def test_boxes_of_images_that_are_not_there_are_noted(tmp_path: Path) -> None:
     assert not any("no box of" in note for note in check(tmp_path).notes)
 
 
+def photos(root: Path, *image_ids: str) -> None:
+    for number, image_id in enumerate(image_ids):
+        (root / image_id).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 20), (10 * number, 0, 0)).save(root / image_id)
+
+
+def coco_file(path: Path, *names: str, boxes: int = 1) -> None:
+    images = [{"id": number, "file_name": name} for number, name in enumerate(names)]
+    annotations = [{"image_id": n, "bbox": [1, 1, 5, 5]} for n in range(len(names)) for _ in range(boxes)]
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+
+
+def test_images_without_a_box_or_a_mask_are_counted_where_others_have_one(tmp_path: Path) -> None:
+    photos(tmp_path, "train/cat/a.png", "val/cat/b.png", "val/cat/c.png", "val/dog/d.png")
+    assert not check(tmp_path).notes
+    coco_file(tmp_path / "boxes.json", "val/cat/b.png")
+    (tmp_path / "masks/val/cat").mkdir(parents=True)
+    for name in ("b", "c"):
+        Image.new("L", (20, 20), 255 * (name == "b")).save(tmp_path / f"masks/val/cat/{name}.png")
+    assert check(tmp_path).notes == [
+        "val: 2 of 3 images have no box, such as val/cat/c.png; box metrics leave them out",
+        "val: 1 of 3 images have no mask, such as val/dog/d.png; pixel metrics leave them out",
+    ]
+
+
+def test_masks_that_belong_to_no_image_are_noted_with_the_place_of_one(tmp_path: Path) -> None:
+    photos(tmp_path, "val/cat/b.png", "masks/cat/b.png", "masks/val/cat/b.jpg")
+    notes = [note for note in check(tmp_path).notes if "masks" in note]
+    assert notes == [
+        "masks holds 2 files of no image, such as masks/cat/b.png; the mask of val/cat/b.png is masks/val/cat/b.png"
+    ]
+    photos(tmp_path, "masks/val/cat/b.png", "masks/val/cat/b_ignore.png")
+    (tmp_path / "masks/cat/b.png").unlink()
+    (tmp_path / "masks/val/cat/b.jpg").unlink()
+    assert not [note for note in check(tmp_path).notes if "masks holds" in note]
+
+
+def test_names_in_a_coco_file_that_reach_no_image_or_several(tmp_path: Path) -> None:
+    photos(tmp_path, "train/dog/0.png", "train/cat/a.png", "val/cat/a.png", "val/cat/b.png")
+    photos(tmp_path, "val/dog/b.png", "val/dog/c.png")
+    coco_file(tmp_path / "boxes.json", "c.png", "gone.png", "a.png", "b.png", "cat/b.png", "val/dog/b.png")
+    report = check(tmp_path)
+    assert "boxes.json lists 1 image that is not there, such as gone.png" in " ".join(report.notes)
+    assert [problem for problem in report.problems if "boxes.json" in problem] == [
+        "boxes.json lists 2 images by a name that several have, such as a.png; write their paths from "
+        f"{tmp_path.name} as file_name"
+    ]
+    (tmp_path / "boxes.json").rename(tmp_path / "val/boxes.json")  # there a.png is that of val
+    assert "val/boxes.json lists 1 image by" in " ".join(check(tmp_path).problems)
+
+
+def test_a_path_is_that_image_even_where_it_ends_another(tmp_path: Path) -> None:
+    photos(tmp_path, "a/x.png", "z/a/x.png")
+    coco_file(tmp_path / "boxes.json", "a/x.png")
+    report = check(tmp_path)
+    assert not [problem for problem in report.problems if "boxes.json" in problem]
+    assert sum(row.boxes for row in report.rows) == 1
+
+
+def test_boxes_that_stand_twice_are_noted(tmp_path: Path) -> None:
+    photos(tmp_path, "val/cat/a.png", "val/cat/b.png")
+    coco_file(tmp_path / "boxes.json", "a.png", "b.png")
+    assert not [note for note in check(tmp_path).notes if "twice" in note]
+    coco_file(tmp_path / "annotations.json", "b.png")
+    assert "val: 1 image with the same box twice, such as val/cat/b.png" in " ".join(check(tmp_path).notes)
+
+
 def test_progress_and_printing(wsol_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (wsol_set / "images" / "train" / "00" / "0001.jpg").unlink()
     terminal = io.StringIO()

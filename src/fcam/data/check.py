@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from fcam.data import coco, folder, wsol
+from fcam.data import folder, wsol
 from fcam.data.check_report import Report, SplitSummary
+from fcam.data.check_truth import check_truth
 from fcam.data.find import files_below, unread_below
 from fcam.data.images import ImageError, open_image, open_mask
 from fcam.data.split import Split
@@ -94,12 +95,7 @@ def _read_splits(root: Path, lists: Path | None, own_lists: bool, report: Report
             for path in folder.empty_classes(root)
         ]
         _check_passed_over(root, report)
-        boxes = coco.files_in([root, *(folder.split_folder(root, name) or root for name in names)])
-        if boxes and not any(split.boxes for split in found):
-            report.notes.append(
-                f"no box of {', '.join(path.name for path in boxes)} is of an image that is there; compare file_name in it "
-                "with the images' paths"
-            )
+        check_truth(root, found, report)
     if "train" not in names:
         report.notes.append("there is no train split: the set can be evaluated on but not trained on")
     if any(len(split.classes) == 1 for split in found):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -38,7 +38,8 @@ def add_boxes(split: Split, folders: list[Path], on_problem: OnProblem) -> None:
     files = files_in(folders)
     if not files:
         return
-    known = _by_path_ending(split.image_ids)
+    endings = _path_endings(split.image_ids)
+    known = {ending: image_id for ending, image_id in endings.items() if image_id is not None}
     boxes: dict[str, list[list[float]]] = {}
     for path in files:
         for image_id, box, size in _rows(path, known, split.root, on_problem):
@@ -105,27 +106,51 @@ def _box(bbox: Any) -> list[float]:
     return [*checked_box(x, y, x + width, y + height)]
 
 
-def _by_path_ending(image_ids: list[str]) -> dict[str, str]:
-    """Map every ending of an image's path that belongs to one image only to that image."""
+def unmatched(path: Path, image_ids: Sequence[str], root: Path) -> tuple[list[str], list[str]]:
+    """Return the names in a COCO file that are of no file below `root`, and those that several images' paths end in.
+
+    Both are in the file's order; a file that cannot be read has none of either.
+    """
+    try:
+        names = [str(entry["file_name"]) for entry in json.loads(path.read_text("utf-8-sig"))["images"]]
+    except (OSError, *_MALFORMED):
+        return [], []
+    endings = _path_endings(image_ids)
+    absent, shared = [], []
+    for name in names:
+        found = next(
+            (ending for ending in _endings(name) if ending in endings or os.path.isfile(root / ending)), None
+        )
+        if found is None:
+            absent.append(name)
+        elif endings.get(found, found) is None:
+            shared.append(name)
+    return absent, shared
+
+
+def _path_endings(image_ids: Sequence[str]) -> dict[str, str | None]:
+    """Map every ending of an image's path to that image, or to None where several images have it."""
     endings: dict[str, str | None] = {}
     for image_id in image_ids:
-        parts = PurePosixPath(image_id).parts
-        for start in range(len(parts)):
-            ending = "/".join(parts[start:])
-            endings[ending] = None if ending in endings and start else image_id
-    return {ending: image_id for ending, image_id in endings.items() if image_id is not None}
+        for ending in _endings(image_id):
+            endings[ending] = None if ending in endings else image_id
+    return endings | {image_id: image_id for image_id in image_ids}  # a whole path is nobody else's
+
+
+def _endings(path: str) -> Iterator[str]:
+    """The whole path, without its anchor, then what is left of it after each folder."""
+    whole = PurePosixPath(path.replace("\\", "/"))
+    parts = whole.relative_to(whole.anchor).parts
+    return ("/".join(parts[start:]) for start in range(len(parts)))
 
 
 def _match(file_name: str, known: dict[str, str], root: Path) -> str | None:
     """Return the image that the longest ending of `file_name` names; an absolute path of another machine
     matches too. None where that ending is an image below `root` that is not known: one of another split.
     """
-    path = PurePosixPath(file_name.replace("\\", "/"))
-    parts = path.relative_to(path.anchor).parts
-    for start in range(len(parts)):
-        ending = "/".join(parts[start:])
+    for ending in _endings(file_name):
+        if known.get(ending) != ending and os.path.isfile(root / ending):
+            return None
         if ending in known:
             return known[ending]
-        if os.path.isfile(root / ending):
-            return None
     return None

@@ -171,11 +171,16 @@ def _masks(root: Path, image_ids: list[str]) -> dict[str, list[MaskFiles]] | Non
         return None
     masks = {}
     for image_id in image_ids:
-        mask = (root / "masks" / image_id).with_suffix(".png")
+        mask = mask_of(root, image_id)
         if mask.is_file():
             ignore = mask.with_name(f"{mask.stem}_ignore.png")
             masks[image_id] = [MaskFiles(mask, ignore if ignore.is_file() else None)]
     return masks or None
+
+
+def mask_of(root: Path, image_id: str) -> Path:
+    """Return where the mask of an image would lie."""
+    return (root / "masks" / image_id).with_suffix(".png")
 
 
 def same_stem(image_ids: list[str]) -> list[str]:

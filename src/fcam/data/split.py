@@ -86,3 +86,11 @@ class Split:
         """Return the names of the classes that none of these images belongs to."""
         there = set(self.labels)
         return [name for label, name in enumerate(self.classes) if label not in there]
+
+    def with_boxes(self) -> list[str]:
+        """Return the images that have a box, which are those that box metrics count."""
+        return [image_id for image_id in self.image_ids if len((self.boxes or {}).get(image_id, ()))]
+
+    def with_masks(self) -> list[str]:
+        """Return the images that have a mask, which are those that pixel metrics count."""
+        return [image_id for image_id in self.image_ids if (self.masks or {}).get(image_id)]

@@ -25,7 +25,7 @@ from fcam.report import figures, gallery, gallery_data, tables
 from fcam.report.collect import Finished, Group, training_seconds
 from fcam.report.curves import Survey
 from fcam.run import config_to_dict
-from fcam.scores import TITLES
+from fcam.scores import TITLES, images_scored
 from fcam.tables import formats
 
 PANEL_SIDE = 224
@@ -128,7 +128,7 @@ def fill(
 def _summary(split: str, groups: Sequence[Group]) -> str:
     """What was compared, on what and by which rule: for a reader who sees nothing but this page."""
     runs = [run for own in groups for run in own.runs]
-    sets = {run.data_set: f"{run.data_set} ({run.report.get('images', '?')} images)" for run in runs}
+    sets = {run.data_set: f"{run.data_set} ({images_scored(run.report)})" for run in runs}
     methods = _listed(METHODS[own.first.config.method].title for own in groups)
     backbones = _listed(own.first.config.model.backbone for own in groups)
     seeds = _listed(sorted({run.config.seed for run in runs}))
