@@ -10,11 +10,12 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from fcam.averaging import WeightAverage
 from fcam.config import OptimizerConfig, TrainConfig
 from fcam.data import EpochSampler, TrainTransform, collate, open_dataset
+from fcam.data.dataset import NoBatchOfOne
 from fcam.errors import FcamError
 from fcam.progress import epoch_bar
 from fcam.quiet import quiet_decoders
@@ -47,7 +48,9 @@ class Optimization:
         settings = stage.settings
         optimizer = sgd(stage.parameter_groups(settings.optimizer), settings.optimizer)
         self._base_rates = [group["lr"] for group in optimizer.param_groups]
-        loader = _train_loader(config, settings.batch_size)
+        # The decoder normalises maps, for which a batch of one will do; several processes fill the last batch up.
+        join = stage.name == "classifier" and accelerator.num_processes == 1
+        loader = _train_loader(config, settings.batch_size, join)
         accelerator.gradient_accumulation_steps = settings.accumulate
         module: Any = torch.compile(stage) if config.compile else stage
         self._module, self._optimizer, self._loader = accelerator.prepare(module, optimizer, loader)
@@ -168,14 +171,15 @@ def copy_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}
 
 
-def _train_loader(config: TrainConfig, batch_size: int) -> DataLoader[Any]:
+def _train_loader(config: TrainConfig, batch_size: int, join: bool) -> DataLoader[Any]:
     dataset = open_dataset(
         config.data, "train", transform=TrainTransform(config.resize, config.crop), seed=config.seed
     )
+    sampler = EpochSampler(dataset, seed=config.seed)
+    batches = NoBatchOfOne(sampler, batch_size) if join else BatchSampler(sampler, batch_size, False)
     return DataLoader(
         dataset,  # type: ignore[arg-type]
-        batch_size=batch_size,
-        sampler=EpochSampler(dataset, seed=config.seed),
+        batch_sampler=batches,
         collate_fn=collate,
         num_workers=config.workers,
         persistent_workers=config.workers > 0,
