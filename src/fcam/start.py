@@ -212,8 +212,7 @@ def _own(config: TrainConfig, classes: list[str]) -> FCAM:
     chosen = config.model
     weights = config.weights or None
     network = sources.build(config.classifier, None, weights, chosen.pretrained and not weights)
-    if config.new_head:
-        network = sources.with_new_layer(network, len(classes))
+    new_layer = sources.put_new_layer(network, len(classes)) if config.new_head else None
     model = attach(
         network,
         list(chosen.level) or "auto",
@@ -225,8 +224,14 @@ def _own(config: TrainConfig, classes: list[str]) -> FCAM:
     )
     inner = model.classifier
     assert isinstance(inner, AttachedClassifier)
-    if config.new_head:
+    if new_layer is not None:
         inner.head.scores = "softmax"  # for which stage 1 trains it
+        inner.head.new_layer = new_layer
+        if not any(inner.head.is_new(name) for name, _ in inner.head.rest.named_parameters()):
+            raise FcamError(
+                f"the new last layer {new_layer} of {config.classifier} lies before the map that the decoder reads last; name "
+                "layers before it with --model.level"
+            )
     inner.head.select(outputs_of(classes, inner.head.offer(len(classes)), config))
     model.classes = list(classes)
     return model
