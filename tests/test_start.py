@@ -192,6 +192,18 @@ def test_with_a_new_head_nothing_but_its_last_layer_changes(config: TrainConfig,
     assert not any(layer.training for layer in built.classifier.freeze().train().modules())
 
 
+def test_stages_run_apart_begin_with_the_decoder_of_those_run_together(config: TrainConfig) -> None:
+    new = dataclasses.replace(config, weights="two.safetensors", new_head=True, seed=3)
+    run = train(dataclasses.replace(new, stages="classifier"))
+    decoders = []
+    for one in (new, dataclasses.replace(new, stages="decoder", weights="", classifier_from=str(run))):
+        torch.manual_seed(one.seed)
+        built = start(one, class_names(2))
+        decoders.append(built.decoder.state_dict())
+        assert built.classes == class_names(2)
+    assert all(torch.equal(value, decoders[1][name]) for name, value in decoders[0].items())
+
+
 def test_a_new_layer_that_the_decoder_would_read_is_refused(config: TrainConfig) -> None:
     model = dataclasses.replace(config.model, pretrained=False)
     squeeze = dataclasses.replace(

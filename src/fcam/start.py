@@ -192,8 +192,7 @@ def _from_run(config: TrainConfig, classes: list[str]) -> FCAM:
     if doubt := source.doubt_about(classes, config.data):
         say(doubt)
     if isinstance(inner, AttachedClassifier):
-        widths = decoder_channels(inner.backbone, config.model.decoder_channels)
-        return FCAM(inner, Decoder(inner.backbone.channels, widths), classes=classes)
+        return FCAM(inner, _decoder_for(inner, config), classes=classes)
     # Built like this the decoder starts from the same random numbers as in a run that trains both stages.
     model = _named(config, classes, pretrained=False)
     own, wanted = inner.config(), model.classifier.config()
@@ -213,7 +212,7 @@ def _own(config: TrainConfig, classes: list[str]) -> FCAM:
     weights = config.weights or None
     network = sources.build(config.classifier, None, weights, chosen.pretrained and not weights)
     new_layer = sources.put_new_layer(network, len(classes)) if config.new_head else None
-    model = attach(
+    found = attach(
         network,
         list(chosen.level) or "auto",
         mean=chosen.mean,
@@ -222,7 +221,7 @@ def _own(config: TrainConfig, classes: list[str]) -> FCAM:
         channels=chosen.decoder_channels,
         source=config.classifier,
     )
-    inner = model.classifier
+    inner = found.classifier
     assert isinstance(inner, AttachedClassifier)
     if new_layer is not None:
         inner.head.scores = "softmax"  # for which stage 1 trains it
@@ -233,8 +232,17 @@ def _own(config: TrainConfig, classes: list[str]) -> FCAM:
                 "layers before it with --model.level"
             )
     inner.head.select(outputs_of(classes, inner.head.offer(len(classes)), config))
-    model.classes = list(classes)
-    return model
+    return FCAM(inner, _decoder_for(inner, config), classes=classes, metadata=found.metadata)
+
+
+def _decoder_for(classifier: AttachedClassifier, config: TrainConfig) -> Decoder:
+    """A fresh decoder that depends on the seed alone, not on the random numbers that building the classifier took: stages
+    that are run apart begin with the decoder of those that are run together.
+    """
+    backbone = classifier.backbone
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return Decoder(backbone.channels, decoder_channels(backbone, config.model.decoder_channels))
 
 
 def outputs_of(classes: list[str], num_outputs: int, config: TrainConfig) -> list[int] | None:
