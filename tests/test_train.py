@@ -415,6 +415,15 @@ def test_stage_two_alone_needs_a_trained_classifier(tiny_config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_stage_two_alone_does_not_take_a_random_head_for_a_trained_one(tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr("fcam.train.IMAGENET_CLASSES", 2)  # as many as the data has
+    with pytest.raises(
+        FcamError, match="wgap head of timm:test_resnet for 2 classes begins with random.*--classifier-from"
+    ):
+        train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), stages="decoder"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_loss_that_is_not_finite_names_step_term_and_checkpoint(tiny_config, tmp_path, monkeypatch):
     forward = DecoderStage.forward
 
