@@ -266,6 +266,39 @@ def test_stage_two_alone_starts_from_an_earlier_classifier(tiny_run, tiny_config
     assert not same(before, after)
 
 
+def test_a_resumed_run_knows_its_classifier_by_the_weights(tiny_run, tiny_config, tmp_path):
+    first, run = tmp_path / "first", tmp_path / "run"
+    shutil.copytree(tiny_run, first)
+    config = dataclasses.replace(tiny_config, out=str(run), stages="decoder", classifier_from=str(first))
+    done = weights(train(config))
+    first.rename(tmp_path / "moved")
+    moved = dataclasses.replace(config, classifier_from=str(tmp_path / "moved"), resume=True)
+    assert same(done, weights(train(moved)))
+    assert load_config(run).classifier_from == moved.classifier_from
+    # Another decoder beside it changes nothing, other weights of its own do, at the same path.
+    model = FCAM.from_pretrained(moved.classifier_from)
+    with torch.no_grad():
+        next(model.decoder.parameters()).add_(1)
+    model.save_pretrained(tmp_path / "moved" / "model")
+    train(moved)
+    with torch.no_grad():
+        next(model.classifier.parameters()).add_(1)
+    model.save_pretrained(tmp_path / "moved" / "model")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    with pytest.raises(FcamError, match="started on another classifier than .*moved holds now"):
+        train(moved)
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    # A run from before the weights were noted is known by the path, as it was then.
+    (run / "origin.json").unlink()
+    with pytest.raises(FcamError, match="started with classifier_from"):
+        train(dataclasses.replace(moved, classifier_from=str(tiny_run)))
+    train(moved)
+    assert (run / "origin.json").exists()
+    (run / "origin.json").write_text("[")
+    with pytest.raises(FcamError, match=r"origin\.json is damaged"):
+        train(moved)
+
+
 def test_an_earlier_classifier_is_taken_as_it_is_or_not_at_all(tiny_run, tiny_config, tmp_path, capsys):
     model = FCAM.from_pretrained(tiny_run)
     model.classifier.backbone.set_normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])

@@ -18,7 +18,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from torch import nn
 
-from fcam import files
+from fcam import checkpoint, files
 from fcam.classifier import Classifier
 from fcam.config import SelectionMetric, TrainConfig
 from fcam.data import EvalTransform, open_dataset, splits
@@ -28,6 +28,7 @@ from fcam.evaluate import MapOptions, evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
 from fcam.optimization import Optimization, copy_of
+from fcam.origin import Origin
 from fcam.precision import resolve
 from fcam.processes import process_state
 from fcam.progress import say
@@ -68,7 +69,7 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     model = model.to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     run = Run(config.out)
     if accelerator.is_main_process:
-        run.open(config)
+        run.open(config, _origin(config))
         if config.classifier and not config.classifier_from:
             say(introduce(model, config))
     accelerator.wait_for_everyone()
@@ -81,6 +82,11 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     _evaluate_and_save(model, config, run, accelerator)
     accelerator.end_training()
     return run.root
+
+
+def _origin(config: TrainConfig) -> Origin:
+    source = config.classifier_from
+    return Origin(classifier=checkpoint.classifier_digest(source) if source else "")
 
 
 def _accelerator(config: TrainConfig) -> Accelerator:
