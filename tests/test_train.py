@@ -20,6 +20,7 @@ from fcam.cams import interpolated
 from fcam.cli import main
 from fcam.config import LossConfig, ModelConfig, OptimizerConfig, SeedConfig, StageConfig
 from fcam.data import open_dataset
+from fcam.data.synthetic import class_names, draw_set
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.optimization import learning_rate
@@ -343,6 +344,31 @@ def test_a_resumed_run_remembers_where_its_data_moved(tiny_run, tiny_config, dra
     train(dataclasses.replace(tiny_config, out=str(run), data=str(moved), resume=True))
     assert load_config(run).data == str(moved)
     assert same(weights(tiny_run), weights(run))
+
+
+@pytest.mark.parametrize("noted", ["at the start", "in the model", "in the data"])
+def test_resuming_on_other_classes_is_refused_and_writes_nothing(
+    tiny_run, tiny_config, drawn_set, tmp_path, noted
+):
+    run, more, renamed = tmp_path / "run", tmp_path / "more", tmp_path / "renamed"
+    shutil.copytree(tiny_run, run)
+    if noted != "at the start":
+        (run / "origin.json").unlink()  # as in a run from before it was written
+    if noted == "in the data":
+        shutil.rmtree(run / "model")
+    draw_set(more, images_per_class=(6, 4, 4), classes=3, size=64)
+    shutil.copytree(drawn_set, renamed)
+    (list_of_names,) = renamed.rglob("classes.txt")
+    list_of_names.write_text(list_of_names.read_text().replace("stripe", "line"))
+    names = class_names(3)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    for data, words in (
+        (more, f"more has: class 2 was missing, now it is '{names[2]}'; resume with data"),
+        (renamed, "renamed has: class 1 was 'stripe', now it is 'line'"),
+    ):
+        with pytest.raises(FcamError, match=words):
+            train(dataclasses.replace(tiny_config, out=str(run), data=str(data), resume=True))
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
 
 
 @pytest.mark.parametrize(

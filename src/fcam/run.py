@@ -18,7 +18,7 @@ import yaml
 from fcam import files
 from fcam.config import TrainConfig
 from fcam.errors import FcamError, cut, shown
-from fcam.origin import Origin
+from fcam.origin import Origin, origin_of
 
 FREE_TO_CHANGE = {"resume", "workers", "out", "data", "compile", "tensorboard", "name"}
 """Fields that a resumed run may change: they do not move the result."""
@@ -130,10 +130,10 @@ class Run:
 
     def _check_same(self, config: TrainConfig, origin: Origin) -> None:
         """Raise `FcamError` where the run was started with something else that moves the result."""
-        free, began = set(FREE_TO_CHANGE), Origin.read(self.root)
         before, now = config_to_dict(load_config(self.root)), config_to_dict(config)
-        if began.classifier and origin.classifier:
-            free.add("classifier_from")  # the weights tell, not the path
+        began = origin_of(self.root, before["data"])
+        weights_tell = began.classifier and origin.classifier  # and not the path
+        free = FREE_TO_CHANGE | ({"classifier_from"} if weights_tell else set())
         for name in now:
             if name not in free and (changed := _difference(before[name], now[name], name)):
                 field, old, new = changed
@@ -141,7 +141,12 @@ class Run:
                     f"{self.root} was started with {field} = {shown(old)}, now it is {shown(new)}; "
                     "resume with the same settings, or choose another --out"
                 )
-        if began.classifier and origin.classifier and began.classifier != origin.classifier:
+        if other := began.other_class(origin):
+            raise FcamError(
+                f"{self.root} was started with other classes than {config.data} has: {other}; resume with data of the same "
+                "classes, or choose another --out"
+            )
+        if weights_tell and began.classifier != origin.classifier:
             raise FcamError(
                 f"{self.root} was started on another classifier than {config.classifier_from} holds now (SHA-256 of its "
                 f"weights {began.classifier[:12]}, now {origin.classifier[:12]}); resume with the same, or choose another --out"

@@ -69,7 +69,7 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     model = model.to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     run = Run(config.out)
     if accelerator.is_main_process:
-        run.open(config, _origin(config))
+        run.open(config, _origin(config, classes))
         if config.classifier and not config.classifier_from:
             say(introduce(model, config))
     accelerator.wait_for_everyone()
@@ -84,9 +84,9 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     return run.root
 
 
-def _origin(config: TrainConfig) -> Origin:
+def _origin(config: TrainConfig, classes: list[str]) -> Origin:
     source = config.classifier_from
-    return Origin(classifier=checkpoint.classifier_digest(source) if source else "")
+    return Origin(tuple(classes), checkpoint.classifier_digest(source) if source else "")
 
 
 def _accelerator(config: TrainConfig) -> Accelerator:
