@@ -101,7 +101,7 @@ class Optimization:
                 generator.manual_seed(
                     hash((self._config.seed, epoch, step, accelerator.process_index)) & 0x7FFF_FFFF_FFFF
                 )
-                terms = self._step(batch, epoch, generator)
+                terms = self._step(batch, epoch, generator, self._share_of_group(step))
                 count = len(batch["image"])
                 images_seen += count
                 for name, value in terms.items():
@@ -113,13 +113,22 @@ class Optimization:
                 bar.advance(count)
         return {name: (value / images_seen).item() for name, value in sums.items()}
 
-    def _step(self, batch: dict[str, Any], epoch: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Move the weights by one batch, or add up its gradients; returns the weighted loss terms, detached."""
+    def _share_of_group(self, step: int) -> float:
+        """Factor on the gradients of a step (from 1), which accelerate divides by `accumulate` however short the group is."""
+        group, steps = self._stage.settings.accumulate, len(self._loader)
+        rest = steps % group
+        return group / rest if rest and step > steps - rest else 1.0
+
+    def _step(
+        self, batch: dict[str, Any], epoch: int, generator: torch.Generator, share: float = 1.0
+    ) -> dict[str, Tensor]:
+        """Move the weights by one batch, or add up its gradients times `share`; returns the weighted loss terms, detached."""
         accelerator, clip_norm = self._accelerator, self._stage.settings.optimizer.clip_norm
         with accelerator.accumulate(self._module):
             images = batch["image"].to(memory_format=torch.channels_last).float().div_(255)
             terms: dict[str, Tensor] = self._module(images, batch["label"], epoch, generator)
-            accelerator.backward(sum(terms.values()))
+            loss = sum(terms.values())
+            accelerator.backward(loss if share == 1 else loss * share)
             if clip_norm > 0 and accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(self._module.parameters(), clip_norm)
             self._optimizer.step()
