@@ -165,8 +165,17 @@ def test_pretrained_head_of_a_timm_network(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(timm, "create_model", create)
     model = create_model(TINY, 1000, pretrained=True)
     assert torch.equal(model.classifier.head.fc.weight, made[-1])  # type: ignore[union-attr]
+    assert model.classifier.took_imagenet_head
     # ConvNeXt normalises after pooling, so its classifier does not read the pooled map and is not taken.
-    assert create_model("timm:test_convnext", 1000).classifier.backbone.classifier_weights() is None
+    other = create_model("timm:test_convnext", 1000).classifier
+    assert other.backbone.classifier_weights() is None
+    assert not other.took_imagenet_head
+    for few in (
+        create_model(TINY, 999),
+        create_model(TINY, 1000, head="gap"),
+        create_model(TINY, 1000, False),
+    ):
+        assert not few.classifier.took_imagenet_head
 
 
 def test_list_models() -> None:

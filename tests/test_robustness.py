@@ -166,7 +166,7 @@ def test_ctrl_c_in_the_middle_of_training_leaves_whole_files(
     monkeypatch.setattr(torch.optim.SGD, "step", step)
     with pytest.raises(KeyboardInterrupt):
         train(dataclasses.replace(tiny_config, out=str(tmp_path / "run")))
-    assert names(tmp_path / "run") == ["config.yaml"]
+    assert names(tmp_path / "run") == ["config.yaml", "origin.json"]
 
 
 def test_a_second_ctrl_c_while_predicting_leaves_no_partial_file(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fcam.data.synthetic import class_names
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.run import load_config
+from fcam.start import build as start
 from fcam.start import outputs_of, settle
 from fcam.train import train
 
@@ -167,6 +168,54 @@ def test_a_new_head_is_trained_before_the_decoder(config: TrainConfig, own: Path
     assert state["classifier.head.rest.11.weight"].shape == (2, 10)
     assert torch.equal(state["classifier.backbone.body.0.weight"], yours["0.weight"])
     assert FCAM.from_pretrained(run, classifier="birds_net:build").classifier.num_classes == 2
+
+
+def test_with_a_new_head_nothing_but_its_last_layer_changes(config: TrainConfig, own: Path) -> None:
+    text = (own / "birds_net.py").read_text()
+    (own / "birds_net.py").write_text(
+        text.replace("nn.Linear(16, 10)", "nn.Linear(16, 10), nn.BatchNorm1d(10)")
+    )
+    sys.modules.pop("birds_net")
+    torch.manual_seed(0)
+    yours = build("birds_net:build").state_dict()
+    save_file(yours, own / "normed.safetensors")
+    run = train(dataclasses.replace(config, weights="normed.safetensors", new_head=True, stages="classifier"))
+    state = load_file(run / "model" / "model.safetensors")
+    kept = {
+        k.split("body.")[-1].split("rest.")[-1]: v for k, v in state.items() if k.startswith("classifier")
+    }
+    assert {k for k, v in yours.items() if not torch.equal(kept[k], v)} == {"12.weight", "12.bias"}
+    built = start(dataclasses.replace(config, weights="normed.safetensors", new_head=True), ["a", "b"])
+    head = built.classifier.freeze("backbone").train().head
+    learning = [type(layer).__name__ for layer in head.rest.modules() if layer.training]
+    assert learning == ["Dropout"]
+    assert not any(layer.training for layer in built.classifier.freeze().train().modules())
+
+
+def test_stages_run_apart_begin_with_the_decoder_of_those_run_together(config: TrainConfig) -> None:
+    new = dataclasses.replace(config, weights="two.safetensors", new_head=True, seed=3)
+    run = train(dataclasses.replace(new, stages="classifier"))
+    decoders = []
+    for one in (new, dataclasses.replace(new, stages="decoder", weights="", classifier_from=str(run))):
+        torch.manual_seed(one.seed)
+        built = start(one, class_names(2))
+        decoders.append(built.decoder.state_dict())
+        assert built.classes == class_names(2)
+    assert all(torch.equal(value, decoders[1][name]) for name, value in decoders[0].items())
+
+
+def test_a_new_layer_that_the_decoder_would_read_is_refused(config: TrainConfig) -> None:
+    model = dataclasses.replace(config.model, pretrained=False)
+    squeeze = dataclasses.replace(
+        config, classifier="torchvision:squeezenet1_1", weights="", new_head=True, model=model
+    )
+    with pytest.raises(
+        FcamError, match=r"classifier\.1 of torchvision:squeezenet1_1 lies before.*--model\.level"
+    ):
+        start(squeeze, ["a", "b"])
+    named = dataclasses.replace(model, level=("features.1", "features.4", "features.12"))
+    inner = start(dataclasses.replace(squeeze, model=named), ["a", "b"]).classifier
+    assert inner.head.new_layer == "classifier.1"
 
 
 def test_one_output_is_trained_with_two_folders(

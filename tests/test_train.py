@@ -20,6 +20,7 @@ from fcam.cams import interpolated
 from fcam.cli import main
 from fcam.config import LossConfig, ModelConfig, OptimizerConfig, SeedConfig, StageConfig
 from fcam.data import open_dataset
+from fcam.data.synthetic import class_names, draw_set
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.optimization import learning_rate
@@ -266,6 +267,39 @@ def test_stage_two_alone_starts_from_an_earlier_classifier(tiny_run, tiny_config
     assert not same(before, after)
 
 
+def test_a_resumed_run_knows_its_classifier_by_the_weights(tiny_run, tiny_config, tmp_path):
+    first, run = tmp_path / "first", tmp_path / "run"
+    shutil.copytree(tiny_run, first)
+    config = dataclasses.replace(tiny_config, out=str(run), stages="decoder", classifier_from=str(first))
+    done = weights(train(config))
+    first.rename(tmp_path / "moved")
+    moved = dataclasses.replace(config, classifier_from=str(tmp_path / "moved"), resume=True)
+    assert same(done, weights(train(moved)))
+    assert load_config(run).classifier_from == moved.classifier_from
+    # Another decoder beside it changes nothing, other weights of its own do, at the same path.
+    model = FCAM.from_pretrained(moved.classifier_from)
+    with torch.no_grad():
+        next(model.decoder.parameters()).add_(1)
+    model.save_pretrained(tmp_path / "moved" / "model")
+    train(moved)
+    with torch.no_grad():
+        next(model.classifier.parameters()).add_(1)
+    model.save_pretrained(tmp_path / "moved" / "model")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    with pytest.raises(FcamError, match="started on another classifier than .*moved holds now"):
+        train(moved)
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    # A run from before the weights were noted is known by the path, as it was then.
+    (run / "origin.json").unlink()
+    with pytest.raises(FcamError, match="started with classifier_from"):
+        train(dataclasses.replace(moved, classifier_from=str(tiny_run)))
+    train(moved)
+    assert (run / "origin.json").exists()
+    (run / "origin.json").write_text("[")
+    with pytest.raises(FcamError, match=r"origin\.json is damaged"):
+        train(moved)
+
+
 def test_an_earlier_classifier_is_taken_as_it_is_or_not_at_all(tiny_run, tiny_config, tmp_path, capsys):
     model = FCAM.from_pretrained(tiny_run)
     model.classifier.backbone.set_normalization([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
@@ -310,6 +344,31 @@ def test_a_resumed_run_remembers_where_its_data_moved(tiny_run, tiny_config, dra
     train(dataclasses.replace(tiny_config, out=str(run), data=str(moved), resume=True))
     assert load_config(run).data == str(moved)
     assert same(weights(tiny_run), weights(run))
+
+
+@pytest.mark.parametrize("noted", ["at the start", "in the model", "in the data"])
+def test_resuming_on_other_classes_is_refused_and_writes_nothing(
+    tiny_run, tiny_config, drawn_set, tmp_path, noted
+):
+    run, more, renamed = tmp_path / "run", tmp_path / "more", tmp_path / "renamed"
+    shutil.copytree(tiny_run, run)
+    if noted != "at the start":
+        (run / "origin.json").unlink()  # as in a run from before it was written
+    if noted == "in the data":
+        shutil.rmtree(run / "model")
+    draw_set(more, images_per_class=(6, 4, 4), classes=3, size=64)
+    shutil.copytree(drawn_set, renamed)
+    (list_of_names,) = renamed.rglob("classes.txt")
+    list_of_names.write_text(list_of_names.read_text().replace("stripe", "line"))
+    names = class_names(3)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    for data, words in (
+        (more, f"more has: class 2 was missing, now it is '{names[2]}'; resume with data"),
+        (renamed, "renamed has: class 1 was 'stripe', now it is 'line'"),
+    ):
+        with pytest.raises(FcamError, match=words):
+            train(dataclasses.replace(tiny_config, out=str(run), data=str(data), resume=True))
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
 
 
 @pytest.mark.parametrize(
@@ -411,6 +470,15 @@ def test_a_failing_evaluation_leaves_the_model(tiny_run, tiny_config, drawn_set,
 
 def test_stage_two_alone_needs_a_trained_classifier(tiny_config, tmp_path):
     with pytest.raises(FcamError, match="--classifier-from"):
+        train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), stages="decoder"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_stage_two_alone_does_not_take_a_random_head_for_a_trained_one(tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr("fcam.train.IMAGENET_CLASSES", 2)  # as many as the data has
+    with pytest.raises(
+        FcamError, match="wgap head of timm:test_resnet for 2 classes begins with random.*--classifier-from"
+    ):
         train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), stages="decoder"))
     assert not (tmp_path / "run").exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -72,6 +74,21 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except (OSError, SafetensorError, ValueError) as error:
         raise FcamError(f"{folder / WEIGHTS} is damaged ({cut(error)}); copy or save it again") from error
     return config, state
+
+
+def classifier_digest(source: str | Path) -> str:
+    """SHA-256 of the classifier's weights in the model of `source` (see `resolve`), wherever it lies and whatever its decoder;
+    where the classifier is a library's, of all that is stored.
+
+    Raises `FcamError` as `read` does.
+    """
+    _, state = read(resolve(source))
+    digest = hashlib.sha256()
+    for name in sorted([key for key in state if key.startswith("classifier.")] or state):
+        tensor = state[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def resolve(source: str | Path, download: Callable[[str], str] | None = None) -> Path:

@@ -20,7 +20,11 @@ class ClassifierOutput(NamedTuple):
 
 
 class Classifier(nn.Module):
-    """Backbone and pooling head; `forward(images (B, 3, H, W) in [0, 1])` gives a `ClassifierOutput`."""
+    """Backbone and pooling head; `forward(images (B, 3, H, W) in [0, 1])` gives a `ClassifierOutput`.
+
+    Attributes:
+        took_imagenet_head: whether the head's weights came with the backbone's ImageNet weights.
+    """
 
     def __init__(self, backbone: Backbone, head: Head) -> None:
         super().__init__()
@@ -31,6 +35,7 @@ class Classifier(nn.Module):
             )
         self.backbone = backbone
         self.head = head
+        self.took_imagenet_head = False
         self._frozen: tuple[nn.Module, ...] = ()
 
     @property
@@ -92,6 +97,7 @@ class Classifier(nn.Module):
             with torch.no_grad():
                 self.head.fc.weight.copy_(imagenet[0])
                 self.head.fc.bias.copy_(imagenet[1])
+            self.took_imagenet_head = True
 
     def freeze(self, part: Literal["all", "backbone"] = "all") -> Classifier:
         """Stop training all or the backbone alone: no gradients, and eval mode even under `.train()`."""

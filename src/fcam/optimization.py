@@ -10,11 +10,12 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from fcam.averaging import WeightAverage
 from fcam.config import OptimizerConfig, TrainConfig
 from fcam.data import EpochSampler, TrainTransform, collate, open_dataset
+from fcam.data.dataset import NoBatchOfOne
 from fcam.errors import FcamError
 from fcam.progress import epoch_bar
 from fcam.quiet import quiet_decoders
@@ -47,7 +48,9 @@ class Optimization:
         settings = stage.settings
         optimizer = sgd(stage.parameter_groups(settings.optimizer), settings.optimizer)
         self._base_rates = [group["lr"] for group in optimizer.param_groups]
-        loader = _train_loader(config, settings.batch_size)
+        # The decoder normalises maps, for which a batch of one will do; several processes fill the last batch up.
+        join = stage.name == "classifier" and accelerator.num_processes == 1
+        loader = _train_loader(config, settings.batch_size, join)
         accelerator.gradient_accumulation_steps = settings.accumulate
         module: Any = torch.compile(stage) if config.compile else stage
         self._module, self._optimizer, self._loader = accelerator.prepare(module, optimizer, loader)
@@ -98,7 +101,7 @@ class Optimization:
                 generator.manual_seed(
                     hash((self._config.seed, epoch, step, accelerator.process_index)) & 0x7FFF_FFFF_FFFF
                 )
-                terms = self._step(batch, epoch, generator)
+                terms = self._step(batch, epoch, generator, self._share_of_group(step))
                 count = len(batch["image"])
                 images_seen += count
                 for name, value in terms.items():
@@ -110,13 +113,22 @@ class Optimization:
                 bar.advance(count)
         return {name: (value / images_seen).item() for name, value in sums.items()}
 
-    def _step(self, batch: dict[str, Any], epoch: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Move the weights by one batch, or add up its gradients; returns the weighted loss terms, detached."""
+    def _share_of_group(self, step: int) -> float:
+        """Factor on the gradients of a step (from 1), which accelerate divides by `accumulate` however short the group is."""
+        group, steps = self._stage.settings.accumulate, len(self._loader)
+        rest = steps % group
+        return group / rest if rest and step > steps - rest else 1.0
+
+    def _step(
+        self, batch: dict[str, Any], epoch: int, generator: torch.Generator, share: float = 1.0
+    ) -> dict[str, Tensor]:
+        """Move the weights by one batch, or add up its gradients times `share`; returns the weighted loss terms, detached."""
         accelerator, clip_norm = self._accelerator, self._stage.settings.optimizer.clip_norm
         with accelerator.accumulate(self._module):
             images = batch["image"].to(memory_format=torch.channels_last).float().div_(255)
             terms: dict[str, Tensor] = self._module(images, batch["label"], epoch, generator)
-            accelerator.backward(sum(terms.values()))
+            loss = sum(terms.values())
+            accelerator.backward(loss if share == 1 else loss * share)
             if clip_norm > 0 and accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(self._module.parameters(), clip_norm)
             self._optimizer.step()
@@ -168,14 +180,15 @@ def copy_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}
 
 
-def _train_loader(config: TrainConfig, batch_size: int) -> DataLoader[Any]:
+def _train_loader(config: TrainConfig, batch_size: int, join: bool) -> DataLoader[Any]:
     dataset = open_dataset(
         config.data, "train", transform=TrainTransform(config.resize, config.crop), seed=config.seed
     )
+    sampler = EpochSampler(dataset, seed=config.seed)
+    batches = NoBatchOfOne(sampler, batch_size) if join else BatchSampler(sampler, batch_size, False)
     return DataLoader(
         dataset,  # type: ignore[arg-type]
-        batch_size=batch_size,
-        sampler=EpochSampler(dataset, seed=config.seed),
+        batch_sampler=batches,
         collate_fn=collate,
         num_workers=config.workers,
         persistent_workers=config.workers > 0,

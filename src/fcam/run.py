@@ -18,6 +18,7 @@ import yaml
 from fcam import files
 from fcam.config import TrainConfig
 from fcam.errors import FcamError, cut, shown
+from fcam.origin import Origin, origin_of
 
 FREE_TO_CHANGE = {"resume", "workers", "out", "data", "compile", "tensorboard", "name"}
 """Fields that a resumed run may change: they do not move the result."""
@@ -94,7 +95,8 @@ def load_config(source: str | Path) -> TrainConfig:
 class Run:
     """The folder of one training run.
 
-    `config.yaml`, `log.jsonl` (a line per epoch), `state/` (resume point per stage), `model/`, `metrics.json`.
+    `config.yaml`, `origin.json` (what lay under its names), `log.jsonl` (a line per epoch), `state/` (resume point per stage),
+    `model/`, `metrics.json`.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -102,36 +104,59 @@ class Run:
         self.model = self.root / "model"
         self.metrics = self.root / "metrics.json"
 
-    def open(self, config: TrainConfig) -> None:
+    def open(self, config: TrainConfig, origin: Origin | None = None) -> None:
         """Start a new run, or check that the one to resume had the same configuration.
 
+        Args:
+            config: settings of the run.
+            origin: what lies under the names in `config` now; what is not known of either time is not compared.
+
         Raises:
-            FcamError: the folder holds another run, or a field that moves the result has changed.
+            FcamError: the folder holds another run, or something that moves the result has changed.
         """
         if not (self.root / "config.yaml").exists():
             if (self.root / "log.jsonl").exists() or any(self.root.glob("state/*.pt")):
                 raise FcamError(
                     f"{self.root} holds the epochs of a run whose config.yaml is gone; put it back, or choose another --out"
                 )
-            self._write(config)
+            self._write(config, origin)
             return
         if not config.resume:
             raise FcamError(f"{self.root} already holds a run; go on with --resume, or choose another --out")
+        self._check_same(config, origin or Origin())
         files.remove_leftovers(self.root / "state")
         files.remove_leftovers(self.model)
+        self._write(config, origin)  # data set and classifier may have moved
+
+    def _check_same(self, config: TrainConfig, origin: Origin) -> None:
+        """Raise `FcamError` where the run was started with something else that moves the result."""
         before, now = config_to_dict(load_config(self.root)), config_to_dict(config)
+        began = origin_of(self.root, before["data"])
+        weights_tell = began.classifier and origin.classifier  # and not the path
+        free = FREE_TO_CHANGE | ({"classifier_from"} if weights_tell else set())
         for name in now:
-            if name not in FREE_TO_CHANGE and (changed := _difference(before[name], now[name], name)):
+            if name not in free and (changed := _difference(before[name], now[name], name)):
                 field, old, new = changed
                 raise FcamError(
                     f"{self.root} was started with {field} = {shown(old)}, now it is {shown(new)}; "
                     "resume with the same settings, or choose another --out"
                 )
-        self._write(config)  # the data set may have moved
+        if other := began.other_class(origin):
+            raise FcamError(
+                f"{self.root} was started with other classes than {config.data} has: {other}; resume with data of the same "
+                "classes, or choose another --out"
+            )
+        if weights_tell and began.classifier != origin.classifier:
+            raise FcamError(
+                f"{self.root} was started on another classifier than {config.classifier_from} holds now (SHA-256 of its "
+                f"weights {began.classifier[:12]}, now {origin.classifier[:12]}); resume with the same, or choose another --out"
+            )
 
-    def _write(self, config: TrainConfig) -> None:
+    def _write(self, config: TrainConfig, origin: Origin | None) -> None:
         text = yaml.safe_dump(config_to_dict(config), sort_keys=False)
         files.write_text(self.root / "config.yaml", text)
+        if origin is not None:
+            origin.write(self.root)
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to `log.jsonl`; raises `FcamError` when the disk is full or the folder read-only."""

@@ -192,8 +192,7 @@ def _from_run(config: TrainConfig, classes: list[str]) -> FCAM:
     if doubt := source.doubt_about(classes, config.data):
         say(doubt)
     if isinstance(inner, AttachedClassifier):
-        widths = decoder_channels(inner.backbone, config.model.decoder_channels)
-        return FCAM(inner, Decoder(inner.backbone.channels, widths), classes=classes)
+        return FCAM(inner, _decoder_for(inner, config), classes=classes)
     # Built like this the decoder starts from the same random numbers as in a run that trains both stages.
     model = _named(config, classes, pretrained=False)
     own, wanted = inner.config(), model.classifier.config()
@@ -212,9 +211,8 @@ def _own(config: TrainConfig, classes: list[str]) -> FCAM:
     chosen = config.model
     weights = config.weights or None
     network = sources.build(config.classifier, None, weights, chosen.pretrained and not weights)
-    if config.new_head:
-        network = sources.with_new_layer(network, len(classes))
-    model = attach(
+    new_layer = sources.put_new_layer(network, len(classes)) if config.new_head else None
+    found = attach(
         network,
         list(chosen.level) or "auto",
         mean=chosen.mean,
@@ -223,13 +221,28 @@ def _own(config: TrainConfig, classes: list[str]) -> FCAM:
         channels=chosen.decoder_channels,
         source=config.classifier,
     )
-    inner = model.classifier
+    inner = found.classifier
     assert isinstance(inner, AttachedClassifier)
-    if config.new_head:
+    if new_layer is not None:
         inner.head.scores = "softmax"  # for which stage 1 trains it
+        inner.head.new_layer = new_layer
+        if not any(inner.head.is_new(name) for name, _ in inner.head.rest.named_parameters()):
+            raise FcamError(
+                f"the new last layer {new_layer} of {config.classifier} lies before the map that the decoder reads last; name "
+                "layers before it with --model.level"
+            )
     inner.head.select(outputs_of(classes, inner.head.offer(len(classes)), config))
-    model.classes = list(classes)
-    return model
+    return FCAM(inner, _decoder_for(inner, config), classes=classes, metadata=found.metadata)
+
+
+def _decoder_for(classifier: AttachedClassifier, config: TrainConfig) -> Decoder:
+    """A fresh decoder that depends on the seed alone, not on the random numbers that building the classifier took: stages
+    that are run apart begin with the decoder of those that are run together.
+    """
+    backbone = classifier.backbone
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return Decoder(backbone.channels, decoder_channels(backbone, config.model.decoder_channels))
 
 
 def outputs_of(classes: list[str], num_outputs: int, config: TrainConfig) -> list[int] | None:

@@ -18,7 +18,8 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from torch import nn
 
-from fcam import files
+from fcam import checkpoint, files
+from fcam.classifier import Classifier
 from fcam.config import SelectionMetric, TrainConfig
 from fcam.data import EvalTransform, open_dataset, splits
 from fcam.environment import environment
@@ -27,6 +28,7 @@ from fcam.evaluate import MapOptions, evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
 from fcam.optimization import Optimization, copy_of
+from fcam.origin import Origin
 from fcam.precision import resolve
 from fcam.processes import process_state
 from fcam.progress import say
@@ -35,7 +37,8 @@ from fcam.stages import SeedMaps, Stage, stages_of
 from fcam.start import build, check_classes, introduce, settle, trains_classifier
 
 IMAGENET_CLASSES = 1000
-"""With so many classes a pretrained backbone brings its own head."""
+"""With so many classes a pretrained backbone may bring its own head."""
+NAME_ONE = "name its run with --classifier-from, or your own with --classifier, or train both stages"
 
 
 def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
@@ -61,10 +64,12 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
         check_classes(photos)
     _check_classifier_is_there(config, len(classes))
     set_seed(config.seed)
-    model = build(config, classes).to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = build(config, classes)
+    _check_head_is_trained(config, model.classifier)
+    model = model.to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     run = Run(config.out)
     if accelerator.is_main_process:
-        run.open(config)
+        run.open(config, _origin(config, classes))
         if config.classifier and not config.classifier_from:
             say(introduce(model, config))
     accelerator.wait_for_everyone()
@@ -77,6 +82,11 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     _evaluate_and_save(model, config, run, accelerator)
     accelerator.end_training()
     return run.root
+
+
+def _origin(config: TrainConfig, classes: list[str]) -> Origin:
+    source = config.classifier_from
+    return Origin(tuple(classes), checkpoint.classifier_digest(source) if source else "")
 
 
 def _accelerator(config: TrainConfig) -> Accelerator:
@@ -98,12 +108,23 @@ def _accelerator(config: TrainConfig) -> Accelerator:
 
 def _check_classifier_is_there(config: TrainConfig, classes: int) -> None:
     """Raise `FcamError` when the decoder alone is trained and nothing says on which classifier."""
-    given = config.classifier_from or config.classifier
-    if config.stages == "decoder" and not given and classes != IMAGENET_CLASSES:
+    if _needs_classifier(config) and classes != IMAGENET_CLASSES:
         raise FcamError(
-            f"--stages decoder needs a trained classifier of the {classes} classes of {config.data}; "
-            "name its run with --classifier-from, or your own with --classifier, or train both stages"
+            f"--stages decoder needs a trained classifier of the {classes} classes of {config.data}; {NAME_ONE}"
         )
+
+
+def _check_head_is_trained(config: TrainConfig, classifier: Classifier) -> None:
+    """Raise `FcamError` when the decoder alone would be trained on a head of random weights."""
+    if _needs_classifier(config) and not classifier.took_imagenet_head:
+        raise FcamError(
+            f"--stages decoder needs a trained classifier, but the {config.model.head} head of {config.model.backbone} for "
+            f"{classifier.num_classes} classes begins with random weights; {NAME_ONE}"
+        )
+
+
+def _needs_classifier(config: TrainConfig) -> bool:
+    return config.stages == "decoder" and not config.classifier_from and not config.classifier
 
 
 def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accelerator: Accelerator) -> None:

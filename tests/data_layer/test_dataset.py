@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from fcam.data import EpochSampler, EvalTransform, TrainTransform, collate, open_dataset
+from fcam.data.dataset import NoBatchOfOne
 from fcam.errors import FcamError
 
 SMALL = TrainTransform(resize=40, crop=32)
@@ -91,6 +92,21 @@ def test_epoch_sampler() -> None:
     assert len(sampler) == 50
     with pytest.raises(FcamError, match="negative"):
         EpochSampler(4, seed=-1)
+
+
+def test_no_batch_of_one() -> None:
+    for images, size in ((9, 4), (5, 4), (3, 2), (8, 4), (10, 4), (1, 4), (3, 1)):
+        sampler = EpochSampler(images, seed=3)
+        plain, joined = list(BatchSampler(sampler, size, False)), NoBatchOfOne(sampler, size)
+        batches = list(joined)
+        assert len(joined) == len(batches)
+        assert [i for batch in batches for i in batch] == list(sampler)
+        if images % size == 1 < min(images, size):
+            assert batches == [*plain[:-2], plain[-2] + plain[-1]]
+        else:
+            assert batches == plain
+    joined.sampler.set_epoch(1)  # as accelerate reaches it
+    assert list(joined) != batches
 
 
 def test_an_unreadable_image_is_named(wsol_set: Path) -> None:

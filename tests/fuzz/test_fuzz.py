@@ -21,6 +21,7 @@ from targets import TARGETS, run_case
 from fcam.data import open_dataset
 from fcam.data.images import image_size, open_image, open_mask
 from fcam.errors import FcamError
+from fcam.origin import Origin
 from fcam.run import load_config
 
 EXAMPLES = {"image": 250, "model folder": 5, "convert": 25}
@@ -116,6 +117,14 @@ def test_arbitrary_configurations(values: object, tmp_path_factory) -> None:
     path = tmp_path_factory.getbasetemp() / "config.yaml"
     path.write_text(json.dumps(values))
     judge(lambda: load_config(path), str(path))
+
+
+@quickly
+@given(values=json_values | st.fixed_dictionaries({"classes": json_values, "classifier": json_values}))
+def test_arbitrary_origins(values: object, tmp_path_factory) -> None:
+    path = tmp_path_factory.getbasetemp() / "origin.json"
+    path.write_text(json.dumps(values))
+    judge(lambda: Origin.read(path.parent).other_class(Origin(("a", "b"))), str(path))
 
 
 def test_the_judge_sees_what_it_should() -> None:

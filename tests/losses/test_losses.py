@@ -172,6 +172,22 @@ def test_total_weighs_its_terms():
         assert two[name].item() == pytest.approx(2 * value.item(), rel=1e-5)
 
 
+def test_a_compiled_loss_serves_every_epoch():
+    graphs = []
+    torch._dynamo.reset()  # graphs of other tests count towards the limit of one function
+    loss = PixelAlignmentLoss(LossConfig(crf=0.0))
+    compiled = torch.compile(loss, backend=lambda graph, inputs: (graphs.append(1), graph.forward)[1])
+    torch.manual_seed(0)
+    images, logits, labels = torch.rand(2, 3, 8, 8), torch.randn(2, 2, 8, 8), torch.randint(0, 2, (2, 8, 8))
+    logits -= torch.tensor([40.0, 0.0]).view(
+        1, 2, 1, 1
+    )  # a background so small that the barrier's straight part is on
+    for epoch in range(1, 6):
+        for name, value in loss(logits, labels, images, epoch).items():
+            torch.testing.assert_close(compiled(logits, labels, images, epoch)[name], value)
+    assert len(graphs) <= 2  # of the first epoch, and of any
+
+
 def test_filter_is_bounded_by_the_number_of_pixels():
     assert (
         bilateral.filter(torch.zeros(1, 3, 32, 32), torch.ones(1, 1, 32, 32)).max()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import yaml
 from safetensors.torch import load_file
 
 from fcam.cli import main
+from fcam.model import FCAM
 from fcam.run import config_to_dict, load_config
 from fcam.sweep import worker
-from fcam.sweep.execute import visible_gpus
+from fcam.sweep.execute import is_finished, visible_gpus
 from fcam.train import train
 
 FILES = ("sweep.json", "sweep.csv", "sweep.md", "sweep.tex")
@@ -68,6 +70,25 @@ def test_a_killed_sweep_ends_with_the_same_table(whole, tiny_file, drawn_set, tm
     before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/model/*")}
     assert main(arguments(tiny_file, drawn_set, out, "--jobs", "1")) == 0
     assert before == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/model/*")}
+
+
+def test_a_sweep_knows_the_classifier_of_a_run_by_its_weights(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "moved")
+    (run, _), (first,) = (list((tmp_path / "moved" / name).iterdir()) for name in ("runs", "classifiers"))
+    config = dataclasses.replace(load_config(run), out=str(run), classifier_from=str(first))
+    assert is_finished(config)
+    model = FCAM.from_pretrained(first)
+    with torch.no_grad():
+        next(model.classifier.parameters()).add_(1)
+    model.save_pretrained(first / "model")
+    assert not is_finished(config)
+    elsewhere = first.rename(tmp_path / "other name")
+    assert is_finished(config)  # with no weights to ask, by the name, as one without classifiers was before
+    shutil.copytree(whole / "classifiers" / first.name, elsewhere, dirs_exist_ok=True)
+    assert is_finished(dataclasses.replace(config, classifier_from=str(elsewhere)))
+    (run / "origin.json").unlink()
+    assert is_finished(config)
+    assert not is_finished(dataclasses.replace(config, classifier_from=str(elsewhere)))
 
 
 def test_fewer_than_no_jobs_are_refused(tiny_file, drawn_set, tmp_path, capsys):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from fcam.attachment import sources
 from fcam.attachment.pyramid import Pyramid, find_pyramid
@@ -48,6 +49,7 @@ class AttachedHead(Head):
 
     Attributes:
         num_outputs: outputs of the classifier, whichever of them are classes.
+        new_layer: name of the one layer of `rest` that is trained where the others stay as they came; None has none.
     """
 
     name = "attached"
@@ -67,6 +69,21 @@ class AttachedHead(Head):
         self.scores = scores
         self.two_sided = False
         self.outputs: tuple[int, ...] | None = None
+        self.new_layer: str | None = None
+
+    def train(self, mode: bool = True) -> AttachedHead:
+        super().train(mode)
+        if self.new_layer is not None:
+            self.rest.eval()  # batch statistics stay as they came, too
+            # Dropout leaves nothing behind in the network, and is how its author regularises what its last layer learns.
+            for layer in self.rest.modules():
+                if isinstance(layer, _DropoutNd):
+                    layer.train(mode)
+        return self
+
+    def is_new(self, name: str) -> bool:
+        """Whether a parameter of `rest` belongs to the new layer."""
+        return self.new_layer is not None and name.startswith(f"{self.new_layer}.")
 
     def offer(self, classes: int) -> int:
         """Return how many outputs there are for so many classes: a single one, which says yes or no, serves two.
@@ -145,6 +162,14 @@ class AttachedClassifier(Classifier):
         super().__init__(backbone, head)
         self.source, self.image_size, self.normalization = source, image_size, origin
         self.eval()
+
+    def freeze(self, part: Literal["all", "backbone"] = "all") -> AttachedClassifier:
+        """As `Classifier.freeze`; where the head has a new layer, "backbone" freezes all but that."""
+        super().freeze(part)
+        if part == "backbone" and self.head.new_layer is not None:
+            for name, parameter in self.head.rest.named_parameters():
+                parameter.requires_grad_(self.head.is_new(name))
+        return self
 
     def config(self) -> dict[str, Any]:
         taps = [{"path": t.path, "channels": t.channels, "stride": t.stride} for t in self.backbone.taps]

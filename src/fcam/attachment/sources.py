@@ -185,9 +185,15 @@ def _last_rows(model: nn.Module) -> int | None:
 
 
 def with_new_layer(model: nn.Module, num_classes: int) -> nn.Module:
+    """`model`, in which a fresh layer of `num_classes` outputs makes the scores; see `put_new_layer`."""
+    put_new_layer(model, num_classes)
+    return model
+
+
+def put_new_layer(model: nn.Module, num_classes: int) -> str:
     """Replace the linear layer (or 1x1 convolution) that makes the scores of `model` by a fresh one of `num_classes` outputs.
 
-    Raises `FcamError` when there is none.
+    Returns its path; raises `FcamError` when there is none.
     """
     layers = {
         path: layer
@@ -206,7 +212,7 @@ def with_new_layer(model: nn.Module, num_classes: int) -> nn.Module:
     else:
         new = nn.Conv2d(layer.in_channels, num_classes, 1, bias=layer.bias is not None)
     model.set_submodule(path, new.to(layer.weight.device, layer.weight.dtype))
-    return model
+    return path
 
 
 def _layer_of_scores(model: nn.Module, layers: dict[str, nn.Linear | nn.Conv2d], side: int) -> str | None:

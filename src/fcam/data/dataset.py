@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import BatchSampler, Dataset, Sampler
 
 from fcam.data import folder, wsol
 from fcam.data.images import image_size, open_image, open_mask
@@ -122,6 +122,27 @@ class EpochSampler(Sampler[int]):
         self.epoch = epoch
         if self.dataset is not None:
             self.dataset.set_epoch(epoch)
+
+
+class NoBatchOfOne(BatchSampler):
+    """Batches of the indices of `sampler` in their order; a last batch that would hold one image joins the batch before.
+
+    A network that normalises pooled features cannot be trained on a single image, of which there is no variance.
+    """
+
+    def __init__(self, sampler: EpochSampler, batch_size: int) -> None:
+        super().__init__(sampler, batch_size, drop_last=False)
+        self._joined = batch_size > 1 and len(sampler) % batch_size == 1 and len(sampler) > 1
+
+    def __len__(self) -> int:
+        return super().__len__() - self._joined
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if not self._joined:
+            return super().__iter__()
+        *batches, single = super().__iter__()
+        batches[-1] = [*batches[-1], *single]
+        return iter(batches)
 
 
 def open_dataset(

@@ -32,8 +32,13 @@ def extended_log_barrier(f: Tensor, t: float) -> Tensor:
     switch = 1.0 / t**2
     # The clamp keeps the untaken branch finite, so that its gradient is 0 and not NaN.
     barrier = -(-f).clamp(min=switch).log() / t
-    linear = t * f - math.log(switch) / t + 1.0 / t
+    linear = t * f - _log(switch, f) / t + 1.0 / t
     return torch.where(f <= -switch, barrier, linear)
+
+
+def _log(number: float, like: Tensor) -> float | Tensor:
+    """Natural logarithm. That of `math` would be a constant of a compiled graph, and every epoch's t cost another graph."""
+    return like.new_full((), number).log() if torch.compiler.is_compiling() else math.log(number)
 
 
 def size_constraint(maps: Tensor, t: float) -> Tensor:

@@ -20,9 +20,10 @@ from typing import IO, Any
 import torch
 import yaml
 
-from fcam import files
+from fcam import checkpoint, files
 from fcam.config import TrainConfig
 from fcam.errors import FcamError
+from fcam.origin import Origin
 from fcam.progress import say
 from fcam.run import FREE_TO_CHANGE, Run, config_to_dict, load_config
 from fcam.start import settle
@@ -53,11 +54,30 @@ def is_finished(config: TrainConfig) -> bool:
     with contextlib.suppress(FcamError, OSError):
         then = _stored(folder, (folder / "config.yaml").stat().st_mtime_ns)
         now = config_to_dict(settle(config))  # as the run stored it
-        moved = Path(then["classifier_from"]).name == Path(now["classifier_from"]).name
-        return moved and all(
+        same = all(
             then[name] == now[name] for name in now if name not in {*FREE_TO_CHANGE, "classifier_from"}
         )
+        return same and _same_classifier(folder, then["classifier_from"], now["classifier_from"])
     return False
+
+
+def _same_classifier(folder: Path, then: str, now: str) -> bool:
+    """Whether a run began on the classifier of the folder `now`: its weights tell, and where one of the two is not there to be
+    asked, the folder's name, since a sweep may have moved as a whole.
+    """
+    began = Origin.read(folder).classifier
+    with contextlib.suppress(FcamError, OSError):
+        if began and now and Path(now).is_dir():
+            weights = checkpoint.resolve(now) / checkpoint.WEIGHTS
+            return began == _digest(Path(now), weights.stat().st_mtime_ns)
+    return Path(then).name == Path(now).name
+
+
+@functools.cache
+def _digest(folder: Path, changed: int) -> str:
+    """Digest of a classifier; several runs share it, and a sweep asks after every one of them."""
+    del changed
+    return checkpoint.classifier_digest(folder)
 
 
 @functools.cache
