@@ -330,9 +330,9 @@ def main() -> None:
         "--teachers", type=Path, default=Path("runs/photo_sets"), help="runs of photo_sets.py"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--recolor", type=float, default=0.0, help="as in fcam train")
+    parser.add_argument("--recolor", type=float, default=0.5, help="as in fcam train")
     parser.add_argument(
-        "--mosaics", type=float, default=0.0, help="as in fcam train, beside those that are files"
+        "--mosaics", type=float, default=0.33, help="as in fcam train, beside those that are files"
     )
     parser.add_argument("--split", default="test", choices=("val", "test"), help="what to measure on")
     parser.add_argument("--baselines", action="store_true", help="only measure the classifier's CAMs")
