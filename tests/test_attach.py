@@ -55,12 +55,12 @@ NETWORKS = {
         "features.denseblock1",
         "features.denseblock2",
         "features.denseblock3",
-        "relu",
+        "relu()",
     ),
     "torchvision:vgg11_bn": ("features.6", "features.13", "features.20", "features.27", "features"),
     "timm:regnety_002": ("stem", "s1", "s2", "s3", "final_conv"),
     "timm:efficientnet_b0": ("bn1", "blocks.1", "blocks.2", "blocks.4", "bn2"),
-    "own": ("relu_1", "max_pool2d_1", "relu_2"),
+    "own": ("relu_1()", "max_pool2d_1()", "relu_2()"),
 }
 LINEAR = {"torchvision:resnet18", "torchvision:densenet121", "timm:regnety_002", "timm:efficientnet_b0"}
 

@@ -15,6 +15,8 @@ from fcam.cams.trace import Recorder
 from fcam.errors import FcamError
 
 PROBE_BATCH = 2
+_CALLED = "()"
+"""Ends the name of a call that is no layer's output: `relu()` is a function, `relu` a layer."""
 
 
 class Traced:
@@ -52,12 +54,16 @@ class Traced:
         return 2 ** round(math.log2(self.size[1] / self.shape[node][-1]))
 
     def path_of(self, node: fx.Node) -> str:
-        """The outermost layer whose output this is, or else the node's own name."""
-        return min((p for p, n in self.layers.items() if n is node), key=len, default=node.name)
+        """The outermost layer whose output this is, or else the node's own name and `()`."""
+        layers = (path for path in self.layers if self.node_at(path) is node)
+        return min(layers, key=len, default=f"{node.name}{_CALLED}")
 
     def node_at(self, path: str) -> fx.Node | None:
         """The node that `path_of` gives this name, or None."""
-        return self.layers.get(path) or self.nodes.get(path)
+        call = self.nodes.get(path.removesuffix(_CALLED))
+        if path.endswith(_CALLED) and call is not None:
+            return call
+        return self.layers.get(path) or call  # early models name calls as they do layers
 
     def describe(self, nodes: Iterable[fx.Node]) -> str:
         return ", ".join(f"{self.path_of(n)} {tuple(self.shape[n][1:])}" for n in nodes) or "none"

@@ -1,0 +1,61 @@
+"""The levels at which a classifier is cut: their names, saved and found again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fcam
+
+SIDE = 64
+
+
+class CallsLikeLayers(nn.Module):
+    """Both maps are results of functions called relu; the layer called relu gives others, of the same shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.relu = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU()
+        self.relu_1, self.fc = nn.Identity(), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu_1(self.conv1(x))
+        x = F.relu(x)
+        x = self.relu(self.conv2(x))
+        x = F.relu(x - x.mean((2, 3), keepdim=True))
+        return self.fc(x.mean((2, 3)))
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_call_named_like_a_layer_is_loaded_as_the_call(images: Tensor, tmp_path: Path) -> None:
+    yours = CallsLikeLayers().eval()
+    model = fcam.attach(yours, image_size=SIDE).eval()
+    assert [tap.path for tap in model.classifier.backbone.taps] == ["relu()", "relu_1()"]
+    model.save_pretrained(tmp_path)
+    again = fcam.FCAM.from_pretrained(tmp_path, classifier=yours).eval()
+    for mine, loaded in zip(model(images).features, again(images).features, strict=True):
+        assert torch.equal(mine, loaded)
+    assert again.config() == model.config()
+    torch.testing.assert_close(again(images).maps, model(images).maps)
+
+
+def test_names_of_calls_are_also_taken_without_their_mark(images: Tensor, tmp_path: Path) -> None:
+    yours = nn.Sequential(CallsLikeLayers()).eval()  # its layers are called 0.relu and 0.relu_1
+    model = fcam.attach(yours, image_size=SIDE).eval()
+    model.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    saved = json.loads(config.read_text())
+    for tap in saved["classifier"]["taps"]:
+        tap["path"] = tap["path"].removesuffix("()")
+    config.write_text(json.dumps(saved))
+    again = fcam.FCAM.from_pretrained(tmp_path, classifier=yours).eval()
+    torch.testing.assert_close(again(images).maps, model(images).maps)
