@@ -36,7 +36,10 @@ class Target:
 
 @dataclass
 class Forward:
-    """A forward pass cut at its targets: features (B, C, h, w) of each, logits (B, K), and how to go back."""
+    """A forward pass cut at its targets: features (B, C, h, w) of each, logits (B, K), and how to go back.
+
+    `calls` is how many torch calls it made, where they were counted.
+    """
 
     logits: Tensor
     activations: list[Tensor]
@@ -45,6 +48,7 @@ class Forward:
     weight: Tensor | None
     names: list[str]
     class_maps: Any = None
+    calls: int = 0
 
     def gradients(self, class_idx: Tensor) -> list[Tensor]:
         """Return G = hw dY/dA of each target, (B, n, C, h, w) float32, for class_idx (B, n)."""
@@ -118,7 +122,10 @@ def run_at_calls(model: nn.Module, images: Tensor, targets: list[Target]) -> For
     layouts = [find_layout(tuple(tensor.shape), size, watch.grids) for tensor in kept]
     if any(layout is None for layout in layouts):
         return None
-    return forward_at(watch, logits, kept, [x for x in layouts if x], [str(target) for target in targets])
+    names = [str(target) for target in targets]
+    forward = forward_at(watch, logits, kept, [x for x in layouts if x], names)
+    forward.calls = watch.count
+    return forward
 
 
 def forward_at(

@@ -169,7 +169,8 @@ class HeadWatch(TorchFunctionMode):
 
     `numbers` are the calls (as counted by `Recorder`) whose results are wanted; `take` may be called from a
     layer hook instead. The first becomes a leaf, those after it stay in the graph. `taken` maps each key to
-    its tensor. A watch that is entered late is told how many calls it `skipped`, so that numbers mean the same.
+    its tensor. A watch that is entered late is told how many calls it `skipped`, so that numbers mean the same;
+    `count` is the number of the last call.
     """
 
     def __init__(self, numbers: tuple[int, ...] = (), grids: bool = True, skipped: int = 0) -> None:
@@ -181,7 +182,7 @@ class HeadWatch(TorchFunctionMode):
         self.grids: dict[tuple[int, int], None] = {}
         self.linears: list[tuple[Tensor, Tensor | None]] = []
         self.last_linear_input: Tensor | None = None
-        self._count = skipped
+        self.count = skipped
         self._leaf_key: Any = None
         self._swapped: dict[int, tuple[Tensor, Tensor]] = {}
         self._paused = False
@@ -204,14 +205,14 @@ class HeadWatch(TorchFunctionMode):
             result = func(*args, **kwargs)
         if isinstance(result, Tensor):
             self._note_activation(func, args, kwargs, result)
-            self._count += 1
+            self.count += 1
             if self.want_grids and result.dim() == 4:
                 self.grids[result.shape[-2], result.shape[-1]] = None
-            if self._count in self.numbers:
-                self.functions[self._count] = getattr(func, "__name__", "")
-                return self.take(self._count, result)
+            if self.count in self.numbers:
+                self.functions[self.count] = getattr(func, "__name__", "")
+                return self.take(self.count, result)
         elif _returned_tensors(result):
-            self._count += 1
+            self.count += 1
         return result
 
     def take(self, key: Any, tensor: Tensor) -> Tensor:
