@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from types import MethodType
 
 import numpy as np
 import pytest
@@ -488,7 +489,22 @@ def _other_activation(network: nn.Module) -> None:
     network.layer4[1].relu = nn.LeakyReLU(0.3)  # type: ignore[index,union-attr]
 
 
-@pytest.mark.parametrize("change", [_other_pooling, _other_eps, _other_activation])
+def _hook(network: nn.Module) -> None:
+    network.layer4.register_forward_hook(lambda layer, inputs, output: output * output.sigmoid())  # type: ignore[union-attr]
+
+
+def _hook_before(network: nn.Module) -> None:
+    network.register_forward_pre_hook(lambda layer, inputs: (inputs[0].flip(1),))
+
+
+def _other_forward(network: nn.Module) -> None:
+    block = network.layer4[1]  # type: ignore[index]
+    block.forward = MethodType(lambda self, x: self.relu(self.bn2(self.conv2(x))), block)
+
+
+@pytest.mark.parametrize(
+    "change", [_other_pooling, _other_eps, _other_activation, _hook, _hook_before, _other_forward]
+)
 def test_a_changed_network_of_a_library_is_not_loaded_as_the_librarys(change, tmp_path) -> None:
     network = sources.build("torchvision:resnet18", 3)
     network.bn1.momentum = 0.01  # type: ignore[union-attr]  # makes no difference to a trained network

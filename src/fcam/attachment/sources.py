@@ -259,10 +259,18 @@ def identify(model: nn.Module, num_classes: int) -> str | None:
     return None
 
 
-def _parts(model: nn.Module) -> list[tuple[type, str, bool]]:
-    """What weights do not tell of a network's layers: their kinds and settings, but for those of training alone."""
+def _parts(model: nn.Module) -> list[tuple[Any, ...]]:
+    """What weights do not tell of a network's layers: their kinds and settings, but for those of training alone, and
+    what was put on this very network, hooks and other methods than its class has.
+    """
     return [
-        (type(part), _TRAINING_ALONE.sub("", part.extra_repr()), getattr(part, "transform_input", False))
+        (
+            type(part),
+            _TRAINING_ALONE.sub("", part.extra_repr()),
+            getattr(part, "transform_input", False),
+            len(part._forward_pre_hooks) + len(part._forward_hooks),
+            [name for name in vars(part) if callable(getattr(type(part), name, None))],
+        )
         for part in model.modules()
     ]
 
