@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fcam
-from fcam.attachment import sources
+from fcam.attachment import identity, sources
 from fcam.attachment.attach import attach
 from fcam.attachment.attached import AttachedClassifier
+from fcam.attachment.sources import without_memory
 from fcam.cams import cam, explain_target, interpolated
 from fcam.config import TrainConfig
 from fcam.export.graph import Network
@@ -176,6 +177,13 @@ def test_normalisation_is_the_models_own_or_yours() -> None:
     wrapped = attach(nn.DataParallel(build("torchvision:resnet18")), image_size=SIDE)
     assert (of(wrapped), wrapped.classifier.source) == ((mean, std), "torchvision:resnet18")
     half = ([0.5] * 3, [0.5] * 3)
+    large = without_memory(lambda: torchvision.models.efficientnet_v2_l(num_classes=7))
+    assert large is not None
+    assert identity.normalization(large)[:2] == ((0.5,) * 3, (0.5,) * 3)
+    large.classifier = nn.Linear(1280, 2)
+    assert identity.normalization(large)[0] == (0.5,) * 3
+    medium = without_memory(lambda: torchvision.models.efficientnet_v2_m(num_classes=7))
+    assert identity.normalization(medium)[:2] == IMAGENET
     assert of(attach(timm.create_model("tf_efficientnet_lite0", num_classes=4), image_size=SIDE)) == half
     assert of(attach(OwnCNN(), image_size=SIDE)) == ([0.0] * 3, [1.0] * 3)
     assert of(attach(OwnCNN(), image_size=SIDE, mean=(0.5,) * 3, std=(0.5,) * 3)) == half
@@ -508,7 +516,7 @@ def _other_forward(network: nn.Module) -> None:
 def test_a_changed_network_of_a_library_is_not_loaded_as_the_librarys(change, tmp_path) -> None:
     network = sources.build("torchvision:resnet18", 3)
     network.bn1.momentum = 0.01  # type: ignore[union-attr]  # makes no difference to a trained network
-    assert sources.identify(network, 3) == "torchvision:resnet18"
+    assert identity.identify(network, 3) == "torchvision:resnet18"
     change(network)
     model = fcam.attach(network, image_size=SIDE).eval()
     model.save_pretrained(tmp_path)
@@ -524,7 +532,7 @@ def test_a_second_normalisation_is_the_librarys_own() -> None:
         network = torchvision.models.googlenet(
             weights=None, num_classes=3, init_weights=False, aux_logits=True, transform_input=transform
         )
-        assert sources.identify(network, 3) == name
+        assert identity.identify(network, 3) == name
     assert sources.build("torchvision:googlenet", 3).transform_input is True
 
 
