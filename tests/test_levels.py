@@ -59,3 +59,29 @@ def test_names_of_calls_are_also_taken_without_their_mark(images: Tensor, tmp_pa
     config.write_text(json.dumps(saved))
     again = fcam.FCAM.from_pretrained(tmp_path, classifier=yours).eval()
     torch.testing.assert_close(again(images).maps, model(images).maps)
+
+
+class SumsAndDivides(nn.Module):
+    """A mean written as a sum over the number of pixels, or over that of the last map as the image's size gives it."""
+
+    def __init__(self, of_image: bool) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Conv2d(a, b, 3, 2, 1) for a, b in ((3, 8), (8, 8), (8, 8), (8, 16))))
+        self.last, self.fc, self.of_image = nn.Conv2d(16, 16, 3, 2, 1), nn.Linear(16, 5), of_image
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, _, height, width = x.shape
+        x = self.last(F.relu(self.layers(x)))
+        height, width = (height // 32, width // 32) if self.of_image else x.shape[2:]
+        return self.fc(x.sum((2, 3)).view(batch, -1) / (height * width))
+
+
+def test_a_side_of_two_pixels_is_not_taken_for_a_batch_of_two() -> None:
+    yours = SumsAndDivides(of_image=False).eval()
+    model = fcam.attach(yours, image_size=SIDE).eval()  # whose last map has 2x2 pixels
+    for batch in (1, 2, 5):
+        photos = torch.rand(batch, 3, SIDE, SIDE)
+        torch.testing.assert_close(model.classifier(photos).logits, yours(photos))
+    for side in (SIDE, 2 * SIDE):
+        with pytest.raises(fcam.FcamError, match="also reads the image"):
+            fcam.attach(SumsAndDivides(of_image=True), image_size=side)

@@ -73,11 +73,11 @@ def find_pyramid(model: nn.Module, image_size: int = 224, level: str | Sequence[
             "name more layers with level=[paths], or choose a network that reduces its maps step by step"
         )
     body = part_of(whole, trace.graph, {}, nodes)
-    head = part_of(whole, trace.graph, {nodes[-1]: "top"}, [trace.logits], trace.batch_sizes())
+    head = part_of(whole, trace.graph, {nodes[-1]: "top"}, [trace.logits], trace.batch_sizes)
     top = _compare(whole, body, head, image_size, trace.name)
     scores = "given" if are_probabilities(head(top.clone())) else "softmax"
     if trace.drop_activation():
-        before = part_of(whole, trace.graph, {nodes[-1]: "top"}, [trace.logits], trace.batch_sizes())
+        before = part_of(whole, trace.graph, {nodes[-1]: "top"}, [trace.logits], trace.batch_sizes)
         if found := activation_between(before(top.clone()), head(top.clone())):
             head, scores = before, found
     taps = tuple(Tap(trace.path_of(n), trace.shape[n][1], trace.stride(n)) for n in nodes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -33,22 +35,25 @@ class Traced:
                 setattr(model, name, constant)
         self.nodes = {node.name: node for node in self.graph.nodes}
         self.module = fx.GraphModule(whole, self.graph)
-        reference = next(model.parameters(), torch.zeros(()))
-        generator = torch.Generator().manual_seed(0)
-        image = torch.randn(PROBE_BATCH, 3, image_size, image_size, generator=generator).to(reference.device)
-        self.recorder = Recorder(image)
-        run = Run(self.module, self.recorder)
-        try:
-            with torch.no_grad(), self.recorder:
-                output = run.run(image)
-        except Exception as error:
-            raise FcamError(
-                f"{self.name} does not take images of {image_size}x{image_size} ({short(error)}); {_advice(model)}"
-            ) from error
-        self.output = logits_of(output)
+        run, output = self._run(PROBE_BATCH, model)
+        self.recorder, self.output = run.recorder, logits_of(output)
         self.number, self.value = run.number, run.value
         self.shape = {node: value for node, value in run.value.items() if isinstance(value, tuple)}
         self.logits: fx.Node = next(n for n in self.graph.nodes if n.op == "output").args[0]  # type: ignore[assignment]
+
+    def _run(self, count: int, model: nn.Module) -> tuple[Run, Any]:
+        """Send `count` images through the graph; returns what was seen and what came out."""
+        reference = next(model.parameters(), torch.zeros(()))
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(count, 3, *self.size, generator=generator).to(reference.device)
+        run = Run(self.module, Recorder(images))
+        try:
+            with torch.no_grad(), run.recorder:
+                return run, run.run(images)
+        except Exception as error:
+            raise FcamError(
+                f"{self.name} does not take images of {self.size[0]}x{self.size[1]} ({short(error)}); {_advice(model)}"
+            ) from error
 
     def stride(self, node: fx.Node) -> int:
         return 2 ** round(math.log2(self.size[1] / self.shape[node][-1]))
@@ -68,9 +73,18 @@ class Traced:
     def describe(self, nodes: Iterable[fx.Node]) -> str:
         return ", ".join(f"{self.path_of(n)} {tuple(self.shape[n][1:])}" for n in nodes) or "none"
 
+    @cached_property
     def batch_sizes(self) -> set[fx.Node]:
         """Nodes that hold the number of images, which the head may read off any earlier tensor."""
-        return {node for node, value in self.value.items() if value == PROBE_BATCH and isinstance(value, int)}
+
+        def holding(values: dict[fx.Node, Any], count: int) -> set[fx.Node]:
+            return {node for node, value in values.items() if value == count and isinstance(value, int)}
+
+        found = holding(self.value, PROBE_BATCH)
+        if found:  # the side of a small map may be as many, but not when there are more images
+            more, _ = self._run(PROBE_BATCH + 1, self.module)
+            found &= holding(more.value, PROBE_BATCH + 1)
+        return found
 
     def drop_activation(self) -> bool:
         """Take the softmax or sigmoid, or what is called so, off the end of the graph; False where there is none."""
