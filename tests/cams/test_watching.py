@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fcam.cams import cam, target
-from fcam.cams.forward import run_at_calls
+from fcam.cams.forward import evaluating, run_at_calls
 from fcam.cams.target import find_targets
 from fcam.errors import FcamError
 
@@ -102,6 +102,27 @@ def test_threads_may_share_a_model() -> None:
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda photo: cam(model, photo, 4, "gradcam"), photos))
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_threads_share_a_model_in_training_mode() -> None:
+    model = nn.Sequential(net(), nn.BatchNorm1d(5)).train()
+    frozen = model[0].deep.eval()  # type: ignore[union-attr]
+    first, second = evaluating(model), evaluating(model)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # another thread is not done yet
+    assert not any(layer.training for layer in model.modules())
+    with evaluating(model[0]):
+        pass
+    assert not any(layer.training for layer in model.modules())
+    second.__exit__(None, None, None)
+    assert [layer for layer in model.modules() if not layer.training] == [frozen]
+
+    photos = [torch.rand(1, 3, 16, 24, generator=torch.Generator().manual_seed(i)) for i in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda photo: cam(model, photo, 4), photos))
+    assert model[1].num_batches_tracked == 0
+    assert [layer for layer in model.modules() if not layer.training] == [frozen]
 
 
 class Deeper(nn.Module):

@@ -235,14 +235,28 @@ def logits_of(output: Any, batch: int = 0) -> Tensor:
     return output
 
 
+_lock = threading.Lock()
+_users: dict[int, int] = {}
+"""How many are evaluating a layer that was in training mode, by its id."""
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put `model` in eval mode for a while and give every layer back the mode it had, whatever happens."""
-    training = [module for module in model.modules() if module.training]
-    try:
-        for module in training:
+    """Put `model` in eval mode for a while and give every layer back the mode it had, whatever happens.
+
+    Threads may do so at once with one model: the last to leave gives the mode back.
+    """
+    with _lock:
+        held = [module for module in model.modules() if module.training or id(module) in _users]
+        for module in held:
+            _users[id(module)] = _users.get(id(module), 0) + 1
             module.training = False
+    try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        with _lock:
+            for module in held:
+                _users[id(module)] -= 1
+                if not _users[id(module)]:
+                    del _users[id(module)]
+                    module.training = True
