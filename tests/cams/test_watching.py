@@ -125,6 +125,21 @@ def test_threads_share_a_model_in_training_mode() -> None:
     assert [layer for layer in model.modules() if not layer.training] == [frozen]
 
 
+@pytest.mark.parametrize("part", ["", "last"])
+def test_a_network_compiled_in_place_is_watched_as_it_is_written(part: str, images: Tensor) -> None:
+    model = net()
+    want, middle = cam(model, images, 4, "gradcam"), cam(model, images, 4, "gradcam", "stem")
+    model = net()
+    compiled = model.get_submodule(part)
+    compiled.compile(backend="eager")
+    with torch.no_grad():
+        model(images)
+    call = compiled._compiled_call_impl
+    assert torch.equal(cam(model, images, 4, "gradcam"), want)
+    assert torch.equal(cam(model, images, 4, "gradcam", "stem"), middle)
+    assert compiled._compiled_call_impl is call
+
+
 class Deeper(nn.Module):
     """A CNN whose depth is set between forwards, or given by the size of the photo, or by the number of photos."""
 

@@ -198,7 +198,8 @@ def _is_quantised(layer: nn.Module) -> bool:
 def answer_of(model: nn.Module, images: Tensor) -> Any:
     """Return what somebody's `model` returns for `images`; raises `FcamError` with its reason where it fails."""
     try:
-        return model(images)
+        with _uncompiled(model):
+            return model(images)
     except (FcamError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:  # it is somebody's own code
@@ -235,28 +236,41 @@ def logits_of(output: Any, batch: int = 0) -> Tensor:
     return output
 
 
-_lock = threading.Lock()
-_users: dict[int, int] = {}
-"""How many are evaluating a layer that was in training mode, by its id."""
+class _Meanwhile:
+    """Gives layers another value of an attribute for a while, and back the one they had, whatever happens.
 
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put `model` in eval mode for a while and give every layer back the mode it had, whatever happens.
-
-    Threads may do so at once with one model: the last to leave gives the mode back.
+    Threads may do so at once with one model: the last to leave gives it back.
     """
-    with _lock:
-        held = [module for module in model.modules() if module.training or id(module) in _users]
-        for module in held:
-            _users[id(module)] = _users.get(id(module), 0) + 1
-            module.training = False
-    try:
-        yield
-    finally:
-        with _lock:
-            for module in held:
-                _users[id(module)] -= 1
-                if not _users[id(module)]:
-                    del _users[id(module)]
-                    module.training = True
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+        self._lock = threading.Lock()
+        self._held: dict[int, tuple[int, Any]] = {}  # by a layer's id, how many hold it and what it had
+
+    @contextmanager
+    def __call__(self, model: nn.Module) -> Iterator[None]:
+        with self._lock:
+            layers = [layer for layer in model.modules() if self._concerns(layer)]
+            for layer in layers:
+                count, own = self._held.get(id(layer), (0, getattr(layer, self.name)))
+                self._held[id(layer)] = (count + 1, own)
+                setattr(layer, self.name, self.value)
+        try:
+            yield
+        finally:
+            with self._lock:
+                for layer in layers:
+                    count, own = self._held.pop(id(layer))
+                    if count > 1:
+                        self._held[id(layer)] = (count - 1, own)
+                    else:
+                        setattr(layer, self.name, own)
+
+    def _concerns(self, layer: nn.Module) -> bool:
+        return id(layer) in self._held or getattr(layer, self.name, self.value) is not self.value
+
+
+evaluating = _Meanwhile("training", False)
+"""Put a model in eval mode for a while and give every layer back the mode it had."""
+_uncompiled = _Meanwhile("_compiled_call_impl", None)
+"""Let layers that were compiled in place run as they are written: what is compiled cannot be watched."""
