@@ -21,6 +21,7 @@ import yaml
 from PIL import Image
 
 from fcam import demo, paper_tables
+from fcam.attachment.attach import attach
 from fcam.cli import main
 from fcam.data import EvalTransform, open_dataset
 from fcam.errors import FcamError
@@ -233,6 +234,30 @@ def test_no_gallery_reads_neither_model_nor_data(tiny_run: Path, tmp_path: Path,
     assert main(["report", str(tiny_run), "--out", str(tmp_path), "--no-gallery"]) == 0
     text = (tmp_path / "index.html").read_text()
     assert "Stage 2: decoder" in text  # the log needs no model
+
+
+def test_a_run_of_own_code_is_looked_at_by_its_classifier(
+    tiny_run: Path, drawn_set: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = """from torch import nn
+def build():
+    convolutions = [nn.Conv2d(a, b, 3, 2, 1) for a, b in ((3, 4), (4, 8), (8, 8))]
+    return nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+"""
+    (tmp_path / "nets_of_users.py").write_text(code)
+    run = copy_run(tiny_run, tmp_path / "run")
+    shutil.rmtree(run / "model")
+    model = attach("nets_of_users:build", image_size=64, classes=open_dataset(drawn_set, "test").classes)
+    model.save_pretrained(run / "model")
+    arguments = ["report", str(run), str(tiny_run), "--workers", "0", "--out"]
+    assert main([*arguments, "without"]) == 0
+    text = Path("without", "index.html").read_text()
+    assert "on the command line --classifier module.path:factory" in text
+    assert main([*arguments, "with", "--classifier", "nets_of_users:build"]) == 0
+    text = Path("with", "index.html").read_text()
+    assert "no curves and no gallery" not in text
 
 
 def test_every_round_of_stage_2_has_its_curve(tiny_run: Path, tmp_path: Path) -> None:

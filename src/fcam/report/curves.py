@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fcam.attachment.attached import needs_code
 from fcam.data import EvalTransform, LocalizationDataset, open_dataset
 from fcam.errors import FcamError
 from fcam.evaluate import KINDS, MapOptions, maps_of
@@ -87,8 +88,11 @@ class Survey:
         return [int(i) for i in order if self.counted[i]][:count]
 
 
-def open_run(run: Finished, data: str, split: str) -> tuple[FCAM, LocalizationDataset]:
-    """Load what a run needs to be looked at again; raises `FcamError` when the model or the data is gone."""
+def open_run(run: Finished, data: str, split: str, classifier: str = "") -> tuple[FCAM, LocalizationDataset]:
+    """Load what a run needs to be looked at again; raises `FcamError` when the model or the data is gone.
+
+    `classifier` is "module.path:factory" for a model made from somebody's own code, and of no concern to others.
+    """
     root = data or run.config.data
     if not root or not Path(root).is_dir():
         raise FcamError(f"its data set {root or '(no path)'} is not there any more; say where with --data")
@@ -101,7 +105,8 @@ def open_run(run: Finished, data: str, split: str) -> tuple[FCAM, LocalizationDa
         )
     if not (dataset.has_boxes or dataset.has_masks):
         raise FcamError(f"the {split} split of {root} has neither boxes nor masks to compare maps with")
-    return FCAM.from_pretrained(run.root).to(process_state().device).eval(), dataset
+    own_code = classifier if classifier and needs_code(run.model) else None
+    return FCAM.from_pretrained(run.root, own_code).to(process_state().device).eval(), dataset
 
 
 @torch.inference_mode()
