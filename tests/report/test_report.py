@@ -280,6 +280,35 @@ def test_changed_data_is_not_passed_off_as_the_runs(tiny_run: Path, tmp_path: Pa
     assert "has 8 images on test but the numbers are of 9" in path.read_text()
 
 
+@pytest.mark.parametrize("metric", ["max_box_acc", "pxap"])
+def test_numbers_that_are_no_longer_those_of_the_table_are_noted(
+    metric: str, tiny_run: Path, tmp_path: Path
+) -> None:
+    run = copy_run(tiny_run, tmp_path / "run")
+    report = json.loads((run / "metrics.json").read_text())
+    assert "computed anew" not in run_report(ReportConfig((run,), tmp_path / "same", workers=0)).read_text()
+    row = report["maps"]["cam"]
+    row[metric] = row[metric] + 2 if metric == "pxap" else row[metric] | {"0.5": row[metric]["0.5"] + 2}
+    (run / "metrics.json").write_text(json.dumps(report))
+    text = run_report(ReportConfig((run,), tmp_path / "other", workers=0)).read_text()
+    title = "PxAP" if metric == "pxap" else "box@0.5"
+    assert f"computed anew, {title} of cam is" in text
+
+
+def test_classes_that_are_not_the_models_are_noted(tiny_run: Path, drawn_set: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(drawn_set, tmp_path / "renamed")
+    (data / "classes.txt").write_text("0 ring\n1 circle\n")
+    config = ReportConfig((tiny_run,), tmp_path / "out", data=str(data), workers=0)
+    text = html.unescape(run_report(config).read_text())
+    assert f"the classes of {data} have other names than the model's: 1 is" in text
+    assert 'id="gallery" hidden' not in text
+    for labels in data.rglob("class_labels.txt"):
+        labels.write_text(labels.read_text().replace(",1\n", ",0\n"))
+    (data / "classes.txt").write_text("0 ring\n")
+    text = html.unescape(run_report(config).read_text())
+    assert f"no curves and no gallery, since its model knows 2 classes and {data} has 1" in text
+
+
 @pytest.mark.parametrize(
     ("split", "words"), [("test", "fcam evaluate"), ("val", "has no val split (found: test)")]
 )

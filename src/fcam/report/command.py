@@ -101,6 +101,8 @@ def _look(own: Group, config: ReportConfig, notes: list[str]) -> page.Look:
             collector = gallery_data.Collector(wanted)
             seen = survey(run, model, dataset, collector, config.batch_size, config.workers)
             look.seen.append((run, seen))
+            doubt = model.doubt_about(dataset.classes, config.data or run.config.data)
+            notes += [f"{run.root.name}: {doubt}"] if doubt else []
             notes += filter(None, [deviation(run, seen)])
             if run is own.first:
                 look.index, look.chunks = collector.gallery(own.label, seen)

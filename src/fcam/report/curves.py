@@ -17,7 +17,7 @@ from fcam.errors import FcamError
 from fcam.evaluate import KINDS, MapOptions, maps_of
 from fcam.metrics.box_acc import best_iou, threshold_grid
 from fcam.metrics.histogram import score_edges, score_histograms
-from fcam.metrics.pxap import precision_recall
+from fcam.metrics.pxap import average_precision, precision_recall
 from fcam.model import FCAM
 from fcam.processes import process_state
 from fcam.report.collect import Finished
@@ -53,6 +53,11 @@ class MapCurves:
         background, foreground = (row[::-1].cumsum() for row in self.pixels)
         precision, recall = precision_recall(foreground, background)
         return 100 * precision[::-1][:THRESHOLDS], 100 * recall[::-1][:THRESHOLDS]
+
+    def pxap(self) -> float | None:
+        """PxAP in percent; None without masks."""
+        background, foreground = (row[::-1].cumsum() for row in self.pixels)
+        return average_precision(*precision_recall(foreground, background)) if foreground[-1] else None
 
     def distribution(self) -> np.ndarray:
         """Percentage of all pixels per bin of width 1/T, after a median filter of width 5 (T,)."""
@@ -106,7 +111,13 @@ def open_run(run: Finished, data: str, split: str, classifier: str = "") -> tupl
     if not (dataset.has_boxes or dataset.has_masks):
         raise FcamError(f"the {split} split of {root} has neither boxes nor masks to compare maps with")
     own_code = classifier if classifier and needs_code(run.model) else None
-    return FCAM.from_pretrained(run.root, own_code).to(process_state().device).eval(), dataset
+    model = FCAM.from_pretrained(run.root, own_code)
+    if model.classifier.num_classes != len(dataset.classes):
+        raise FcamError(
+            f"its model knows {model.classifier.num_classes} classes and {root} has {len(dataset.classes)}; say with --data "
+            "where the data set of its classes is"
+        )
+    return model.to(process_state().device).eval(), dataset
 
 
 @torch.inference_mode()
@@ -177,12 +188,18 @@ def chosen_threshold(row: dict[str, Any], measure: Measure) -> float:
 def deviation(run: Finished, found: Survey) -> str:
     """A sentence that warns where this pass disagrees with the numbers in the tables; empty when it agrees."""
     for kind, own in found.maps.items():
-        printed = (run.report["maps"].get(kind, {}).get("max_box_acc") or {}).get("0.5")
-        if found.measure == "box" and printed is not None and found.counted.any():
-            now = own.accuracy(found.counted, 0.5).max()
-            if abs(now - printed) > 0.5:
+        row = run.report["maps"].get(kind, {})
+        by_box = (
+            own.accuracy(found.counted, 0.5).max() if found.measure == "box" and found.counted.any() else None
+        )
+        compared = (
+            ("box@0.5", by_box, (row.get("max_box_acc") or {}).get("0.5")),
+            ("PxAP", own.pxap(), row.get("pxap")),
+        )
+        for title, now, printed in compared:
+            if now is not None and printed is not None and abs(now - printed) > 0.5:
                 return (
-                    f"{run.root.name}: computed anew, box@0.5 of {kind} is {now:.1f}, the table says {printed:.1f}; "
+                    f"{run.root.name}: computed anew, {title} of {kind} is {now:.1f}, the table says {printed:.1f}; "
                     "the model, the data or the version has changed since it was evaluated."
                 )
     return ""
