@@ -85,3 +85,38 @@ def test_a_side_of_two_pixels_is_not_taken_for_a_batch_of_two() -> None:
     for side in (SIDE, 2 * SIDE):
         with pytest.raises(fcam.FcamError, match="also reads the image"):
             fcam.attach(SumsAndDivides(of_image=True), image_size=side)
+
+
+class AsManyChannelsAsRows(nn.Module):
+    """Ends in channels-last maps (B, 8, 8, 8) of images of 64 pixels, after a stage of (B, 16, 16, 16)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.norm = nn.Conv2d(3, 16, 4, 4), nn.LayerNorm(16)
+        self.mix, self.down = nn.Linear(16, 16), nn.Conv2d(16, 8, 2, 2)
+        self.last, self.fc = nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def stage(self, x: Tensor) -> Tensor:
+        x = self.norm(self.patches(x).permute(0, 2, 3, 1))
+        x = x.flatten(1, 2) + self.mix(x.flatten(1, 2))
+        return x.reshape(x.shape[0], 16, 16, 16).permute(0, 3, 1, 2)
+
+    def maps(self, x: Tensor) -> Tensor:
+        return self.last(self.down(self.stage(x)).permute(0, 2, 3, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.maps(x).mean((1, 2)))
+
+
+def test_channels_are_told_from_rows_where_there_are_as_many(images: Tensor) -> None:
+    torch.manual_seed(0)
+    yours = AsManyChannelsAsRows().eval()
+    maps = (yours.maps(images) @ yours.fc.weight[1]).detach()
+    assert maps.shape == (2, 8, 8)
+    for _ in range(2):
+        torch.testing.assert_close(fcam.cam(yours, images, 1, normalize=False), maps)
+    model = fcam.attach(yours, image_size=SIDE).eval()
+    assert [(tap.channels, tap.stride) for tap in model.classifier.backbone.taps] == [(16, 4), (8, 8)]
+    first, last = model(images).features
+    torch.testing.assert_close(first, yours.stage(images).detach())
+    torch.testing.assert_close(last, yours.down(yours.stage(images)).detach())

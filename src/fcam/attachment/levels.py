@@ -85,7 +85,8 @@ def _map_at(traced: Traced, path: str) -> fx.Node:
         raise FcamError(
             f"layer {path!r} gives shape {traced.shape.get(node)}, not a map (B, C, h, w); name another"
         )
-    layout = find_layout(traced.shape[node], traced.size, ())
+    call = traced.recorder.calls[traced.number[node]] if node in traced.number else None
+    layout = find_layout(traced.shape[node], traced.size, (), call.channels if call else 0)
     if layout is not None and layout.kind == "NHWC":
         raise FcamError(
             f"layer {path!r} gives shape {traced.shape[node]}, channels last, and a decoder reads (B, C, h, w); "
@@ -102,7 +103,7 @@ def _is_worked_on(traced: Traced, top: Call, last: Call) -> bool:
 
 def _is_map(traced: Traced, call: Call) -> bool:
     """Whether this is a map (B, C, h, w), with channels where the decoder wants them."""
-    layout = find_layout(call.shape, traced.size, ())
+    layout = find_layout(call.shape, traced.size, (), call.channels)
     return layout is not None and layout.kind == "NCHW"
 
 

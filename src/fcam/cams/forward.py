@@ -18,7 +18,8 @@ from fcam.errors import FcamError, cut
 
 @dataclass(frozen=True)
 class Target:
-    """Where a map is read: `call` counts the model's torch calls, `layer` made it, `shape` is (B, ...).
+    """Where a map is read: `call` counts the model's torch calls, `layer` made it, `shape` is (B, ...), `channels` the
+    axis of its channels, 0 where that is not known.
 
     `way_in` is a layer entered shortly before, and how many calls came before it: watching may begin there.
     """
@@ -27,6 +28,7 @@ class Target:
     function: str
     layer: str
     shape: tuple[int, ...]
+    channels: int = 0
     way_in: tuple[str, int] = ("", 0)
 
     def __str__(self) -> str:
@@ -119,7 +121,10 @@ def run_at_calls(model: nn.Module, images: Tensor, targets: list[Target]) -> For
             return None
         kept.append(tensor)
     size = (int(images.shape[-2]), int(images.shape[-1]))
-    layouts = [find_layout(tuple(tensor.shape), size, watch.grids) for tensor in kept]
+    layouts = [
+        find_layout(tuple(tensor.shape), size, watch.grids, target.channels)
+        for tensor, target in zip(kept, targets, strict=True)
+    ]
     if any(layout is None for layout in layouts):
         return None
     names = [str(target) for target in targets]

@@ -160,7 +160,7 @@ def maps_on_path(recorder: Recorder, logits: Tensor, size: tuple[int, int]) -> t
     for call in path:
         if call.shape and call.shape[0] != logits.shape[0]:
             continue  # windows or patches of an image, each by itself
-        layout = find_layout(call.shape, size, grids) if len(call.shape) == 4 else None
+        layout = find_layout(call.shape, size, grids, call.channels) if len(call.shape) == 4 else None
         spots = spatial[-1].spots if spatial else math.inf
         # Classifiers get coarser, but for a few that make a map a little larger to cut it into patches (MobileViTV2).
         more = 1.5 if layout is not None and layout.kind == "NCHW" else 1
@@ -241,4 +241,4 @@ def _size(images: Tensor) -> tuple[int, int]:
 
 
 def _target(call: Call) -> Target:
-    return Target(call.number, call.function, call.layer, call.shape)
+    return Target(call.number, call.function, call.layer, call.shape, call.channels)

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from fcam.cams.activation import activation_between, is_activation, keeps_values
+from fcam.cams.layout import channels_axis
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Call:
     """One torch call of a forward pass that returned a tensor; `number` counts them from 1.
 
     `parents` are the calls that fed it, `layer` the outermost module that returned its result, `spots` the
-    pixels of its map, where it is one.
+    pixels of its map, where it is one, `channels` the axis of its channels (`fcam.cams.layout.channels_axis`).
     """
 
     number: int
@@ -37,6 +38,7 @@ class Call:
     parents: set[int]
     layer: str = ""
     spots: float = 0
+    channels: int = 0
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -83,7 +85,9 @@ class Recorder(TorchFunctionMode):
         if _returned_tensors(result):
             shape = tuple(result.shape) if isinstance(result, Tensor) else ()
             name = getattr(func, "__name__", "")
-            self.calls.append(Call(len(self.calls), name, shape, parents))
+            fed = [(self.calls[number].shape, self.calls[number].channels) for number in parents]
+            axis = channels_axis(name, args, shape, fed)
+            self.calls.append(Call(len(self.calls), name, shape, parents, channels=axis))
         elif func is Tensor.__setitem__ and self.calls:
             self.calls[-1].parents |= parents
         for tensor in changed:
