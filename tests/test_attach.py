@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from types import MethodType
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fcam
-from fcam.attachment import sources
+from fcam.attachment import identity, sources
 from fcam.attachment.attach import attach
 from fcam.attachment.attached import AttachedClassifier
+from fcam.attachment.sources import without_memory
 from fcam.cams import cam, explain_target, interpolated
 from fcam.config import TrainConfig
 from fcam.export.graph import Network
@@ -55,12 +57,12 @@ NETWORKS = {
         "features.denseblock1",
         "features.denseblock2",
         "features.denseblock3",
-        "relu",
+        "relu()",
     ),
     "torchvision:vgg11_bn": ("features.6", "features.13", "features.20", "features.27", "features"),
     "timm:regnety_002": ("stem", "s1", "s2", "s3", "final_conv"),
     "timm:efficientnet_b0": ("bn1", "blocks.1", "blocks.2", "blocks.4", "bn2"),
-    "own": ("relu_1", "max_pool2d_1", "relu_2"),
+    "own": ("relu_1()", "max_pool2d_1()", "relu_2()"),
 }
 LINEAR = {"torchvision:resnet18", "torchvision:densenet121", "timm:regnety_002", "timm:efficientnet_b0"}
 
@@ -175,6 +177,13 @@ def test_normalisation_is_the_models_own_or_yours() -> None:
     wrapped = attach(nn.DataParallel(build("torchvision:resnet18")), image_size=SIDE)
     assert (of(wrapped), wrapped.classifier.source) == ((mean, std), "torchvision:resnet18")
     half = ([0.5] * 3, [0.5] * 3)
+    large = without_memory(lambda: torchvision.models.efficientnet_v2_l(num_classes=7))
+    assert large is not None
+    assert identity.normalization(large)[:2] == ((0.5,) * 3, (0.5,) * 3)
+    large.classifier = nn.Linear(1280, 2)
+    assert identity.normalization(large)[0] == (0.5,) * 3
+    medium = without_memory(lambda: torchvision.models.efficientnet_v2_m(num_classes=7))
+    assert identity.normalization(medium)[:2] == IMAGENET
     assert of(attach(timm.create_model("tf_efficientnet_lite0", num_classes=4), image_size=SIDE)) == half
     assert of(attach(OwnCNN(), image_size=SIDE)) == ([0.0] * 3, [1.0] * 3)
     assert of(attach(OwnCNN(), image_size=SIDE, mean=(0.5,) * 3, std=(0.5,) * 3)) == half
@@ -488,11 +497,26 @@ def _other_activation(network: nn.Module) -> None:
     network.layer4[1].relu = nn.LeakyReLU(0.3)  # type: ignore[index,union-attr]
 
 
-@pytest.mark.parametrize("change", [_other_pooling, _other_eps, _other_activation])
+def _hook(network: nn.Module) -> None:
+    network.layer4.register_forward_hook(lambda layer, inputs, output: output * output.sigmoid())  # type: ignore[union-attr]
+
+
+def _hook_before(network: nn.Module) -> None:
+    network.register_forward_pre_hook(lambda layer, inputs: (inputs[0].flip(1),))
+
+
+def _other_forward(network: nn.Module) -> None:
+    block = network.layer4[1]  # type: ignore[index]
+    block.forward = MethodType(lambda self, x: self.relu(self.bn2(self.conv2(x))), block)
+
+
+@pytest.mark.parametrize(
+    "change", [_other_pooling, _other_eps, _other_activation, _hook, _hook_before, _other_forward]
+)
 def test_a_changed_network_of_a_library_is_not_loaded_as_the_librarys(change, tmp_path) -> None:
     network = sources.build("torchvision:resnet18", 3)
     network.bn1.momentum = 0.01  # type: ignore[union-attr]  # makes no difference to a trained network
-    assert sources.identify(network, 3) == "torchvision:resnet18"
+    assert identity.identify(network, 3) == "torchvision:resnet18"
     change(network)
     model = fcam.attach(network, image_size=SIDE).eval()
     model.save_pretrained(tmp_path)
@@ -508,7 +532,7 @@ def test_a_second_normalisation_is_the_librarys_own() -> None:
         network = torchvision.models.googlenet(
             weights=None, num_classes=3, init_weights=False, aux_logits=True, transform_input=transform
         )
-        assert sources.identify(network, 3) == name
+        assert identity.identify(network, 3) == name
     assert sources.build("torchvision:googlenet", 3).transform_input is True
 
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from fcam.cli import main
 from fcam.errors import FcamError
+from fcam.simulate.command import as_markdown
 from fcam.simulate.simulation import Truth, _boxes, low_resolution, simulate, truths_of_folder
 
 SAMPLED = {1: 100, 2: 100, 4: 99.95, 8: 99.90, 16: 96.15, 32: 84.50}
@@ -51,6 +52,33 @@ def test_boxes_of_the_data_set_are_used_where_it_has_them():
         for boxes in (None, right, wrong)
     ]
     assert scores == [100, 100, 0]
+
+
+def test_images_without_a_mask_are_left_out():
+    mask = torch.zeros(64, 64, dtype=torch.uint8)
+    mask[8:24, 8:24] = 1
+    boxes = torch.tensor([[8, 8, 23, 23]])
+    unknown = Truth(torch.full_like(mask, 255), boxes)
+    result = simulate([unknown, Truth(mask, boxes), unknown], (1,))
+    assert (result["images"], result["without_mask"], result["images_with_boxes"]) == (1, 2, 1)
+    assert result["curve"][0]["max_box_acc"] == {"sampled": 100, "averaged": 100}
+    assert "of 1 images" in as_markdown({**result, "masks": "m", "runs": []})
+    assert "2 more without a mask are left out" in as_markdown({**result, "masks": "m", "runs": []})
+    with pytest.raises(FcamError, match="0 masks"):
+        simulate([unknown], (1,))
+
+
+def test_names_that_only_look_like_parts_of_one_image_are_images_of_their_own(tmp_path):
+    part = np.zeros((16, 16), np.uint8)
+    names = ["cat_mask_20230101", "cat_mask_20230102", "dog_m_00000001", "0" * 16 + "_m_night_20230101"]
+    objects = ["0123456789abcdef_m0bt_c3_6932e993", "0123456789abcdef_m0bt_c3_3581e3ae"]
+    for row, name in enumerate([*names, *objects]):
+        part[:] = 0
+        part[row] = 255
+        Image.fromarray(part).save(tmp_path / f"{name}.png")
+    truths, total = truths_of_folder(tmp_path, 16)
+    assert total == 5
+    assert sorted(int((truth.mask == 1).sum()) for truth in truths) == [16, 16, 16, 16, 32]
 
 
 @pytest.mark.parametrize("factors", [(), (0.5,)])

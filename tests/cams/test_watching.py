@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from fcam.cams import cam
-from fcam.cams.forward import run_at_calls
+from fcam.cams import cam, target
+from fcam.cams.forward import evaluating, run_at_calls
 from fcam.cams.target import find_targets
 from fcam.errors import FcamError
 
@@ -51,15 +53,15 @@ def images() -> Tensor:
 
 
 def test_begins_at_the_last_layer_that_runs_once(images: Tensor) -> None:
-    target = find_targets(net(), images)[-1]
-    assert target.way_in == ("last", target.call - 2)
+    found = find_targets(net(), images)[-1]
+    assert found.way_in == ("last", found.call - 2)
 
 
 def test_the_map_is_the_one_of_a_forward_watched_as_a_whole(images: Tensor) -> None:
     model = net()
-    target = find_targets(model, images)[-1]
+    found = find_targets(model, images)[-1]
     with torch.no_grad():
-        late, whole = (run_at_calls(model, images, [t]) for t in (target, replace(target, way_in=("", 0))))
+        late, whole = (run_at_calls(model, images, [t]) for t in (found, replace(found, way_in=("", 0))))
     assert late is not None
     assert whole is not None
     assert torch.equal(late.activations[0], whole.activations[0])
@@ -100,3 +102,100 @@ def test_threads_may_share_a_model() -> None:
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda photo: cam(model, photo, 4, "gradcam"), photos))
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_threads_share_a_model_in_training_mode() -> None:
+    model = nn.Sequential(net(), nn.BatchNorm1d(5)).train()
+    frozen = model[0].deep.eval()  # type: ignore[union-attr]
+    first, second = evaluating(model), evaluating(model)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # another thread is not done yet
+    assert not any(layer.training for layer in model.modules())
+    with evaluating(model[0]):
+        pass
+    assert not any(layer.training for layer in model.modules())
+    second.__exit__(None, None, None)
+    assert [layer for layer in model.modules() if not layer.training] == [frozen]
+
+    photos = [torch.rand(1, 3, 16, 24, generator=torch.Generator().manual_seed(i)) for i in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda photo: cam(model, photo, 4), photos))
+    assert model[1].num_batches_tracked == 0
+    assert [layer for layer in model.modules() if not layer.training] == [frozen]
+
+
+@pytest.mark.parametrize("part", ["", "last"])
+def test_a_network_compiled_in_place_is_watched_as_it_is_written(part: str, images: Tensor) -> None:
+    model = net()
+    want, middle = cam(model, images, 4, "gradcam"), cam(model, images, 4, "gradcam", "stem")
+    model = net()
+    compiled = model.get_submodule(part)
+    compiled.compile(backend="eager")
+    with torch.no_grad():
+        model(images)
+    call = compiled._compiled_call_impl
+    assert torch.equal(cam(model, images, 4, "gradcam"), want)
+    assert torch.equal(cam(model, images, 4, "gradcam", "stem"), middle)
+    assert compiled._compiled_call_impl is call
+
+
+class Deeper(nn.Module):
+    """A CNN whose depth is set between forwards, or given by the size of the photo, or by the number of photos."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 4, 4)
+        self.blocks = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(4))
+        self.down, self.fc = nn.Conv2d(8, 8, 3, 2, 1), nn.Linear(8, 5)
+        self.depth, self.by_size, self.by_number = 2, False, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        depth, smallest = self.depth, 4 if self.by_size else 1000
+        depth += 2 if self.by_number and len(x) > 1 else 0
+        x = self.stem(x).relu()
+        for block in self.blocks[:depth]:
+            x = x + block(x).tanh()
+        while x.shape[-1] > smallest:
+            x = self.down(x).relu()
+        return self.fc(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("method", ["cam", "refinecam"])
+def test_a_forward_that_takes_another_path_is_looked_at_again(method: str, images: Tensor) -> None:
+    torch.manual_seed(0)
+    model = Deeper().eval()
+    model.by_size = method == "refinecam"
+    before = cam(model, images, 4, method)
+    model.depth = 4
+    want = cam(copy.deepcopy(model), images, 4, method)
+    assert not torch.equal(before, want)
+    for _ in range(2):
+        assert torch.equal(cam(model, images, 4, method), want)
+    model.depth = 2
+    assert torch.equal(cam(model, images, 4, method), before)
+
+
+def test_a_path_that_depends_on_the_photos_is_followed(images: Tensor) -> None:
+    torch.manual_seed(0)
+    model = Deeper().eval()
+    model.by_size = True
+    for size in ((16, 24), (64, 64), (16, 24), (96, 80)):
+        photos = F.interpolate(images, size)
+        assert torch.equal(cam(model, photos, 4), cam(copy.deepcopy(model), photos, 4))
+    model = Deeper().eval()
+    model.by_number = True
+    deep = Deeper().eval()
+    deep.load_state_dict(model.state_dict())
+    deep.depth = 4
+    assert torch.equal(cam(model, images, 4), cam(deep, images, 4))
+
+
+def test_a_model_is_looked_at_once(images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(target, "_look", lambda *given, look=target._look: seen.append(1) or look(*given))
+    model = net()
+    for method in ("gradcam", "layercam", "scorecam"):
+        cam(model, images, 4, method)
+        cam(model, images[:1], 4, method)
+    assert len(seen) == 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
 import pytest
 import torch
 from opencv_oracle import as_scores, make_map
+from torchmetrics import Metric, MetricCollection
 
 from fcam.errors import FcamError
 from fcam.metrics import MaxBoxAcc, MaxBoxAccV2, PIoU, PxAP, TopKLocalization
@@ -109,6 +111,43 @@ def test_curve_and_thresholds_gather_all_processes_too() -> None:
 
 
 @pytest.mark.parametrize("images", [None, COUNT])
+def test_a_collection_gives_what_each_metric_gives_alone(images: int | None) -> None:
+    once = {"thresholds": 20, "images": images}
+
+    def metrics() -> dict[str, Metric]:
+        return {
+            "largest": MaxBoxAcc(iou=(0.5,), **once),
+            "low": MaxBoxAcc(iou=(0.1,), **once),
+            "all": MaxBoxAcc(iou=(0.5,), contours="all", **once),
+            "exact": MaxBoxAcc(iou=(0.5,), convention="exact", **once),
+            "top1": TopKLocalization((1,), iou=(0.5,), **once),
+            "top3": TopKLocalization((3,), iou=(0.5,), **once),
+            "top1 of all": TopKLocalization((1,), contours="all", iou=(0.5,), **once),
+            "pxap": PxAP(**once),
+            "piou": PIoU(**once),
+        }
+
+    maps, boxes, masks = _data()
+    logits = torch.linspace(-1, 1, COUNT * 7).sin().reshape(COUNT, 7)
+    maps[0], logits[0] = 0, torch.arange(7.0).flip(0)  # right by every metric: it tells none from another
+    left, upper, right, lower = boxes[0][0].tolist()
+    maps[0, upper : lower + 1, left : right + 1] = 1
+    alone, together = metrics(), MetricCollection(metrics())
+    for share in ([0], [1, 2, 3], [4, 5, 6, 7, 8]):
+        ids = {"ids": torch.tensor(share)} if images else {}
+        true = {"boxes": [boxes[p] for p in share], "masks": masks[share], "labels": torch.tensor(share) % 7}
+        batch = {"maps": maps[share], "logits": logits[share], **true, **ids}
+        together.update(**batch)
+        for metric in alone.values():
+            wanted = inspect.signature(metric.update).parameters
+            metric.update(**{key: value for key, value in batch.items() if key in wanted})
+    assert {name: float(v) for name, v in together.compute().items()} == {
+        name: float(metric.compute()) for name, metric in alone.items()
+    }
+    assert ["pxap", "piou"] in [sorted(group, reverse=True) for group in together.compute_groups.values()]
+
+
+@pytest.mark.parametrize("images", [None, COUNT])
 def test_metrics_survive_pickling_and_copying(images: int | None) -> None:
     metric = MaxBoxAcc(thresholds=50, images=images)
     _feed(metric, [0, 1, 2], with_ids=images is not None)
@@ -138,4 +177,4 @@ def test_memory_does_not_grow_with_images() -> None:
     size = sum(state.numel() for state in metric.metric_state.values())
     for _ in range(3):
         _feed(metric, list(range(COUNT)), with_ids=False)
-    assert sum(state.numel() for state in metric.metric_state.values()) == size == 3001
+    assert sum(state.numel() for state in metric.metric_state.values()) == size == 3002

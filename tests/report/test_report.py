@@ -21,6 +21,7 @@ import yaml
 from PIL import Image
 
 from fcam import demo, paper_tables
+from fcam.attachment.attach import attach
 from fcam.cli import main
 from fcam.data import EvalTransform, open_dataset
 from fcam.errors import FcamError
@@ -235,6 +236,30 @@ def test_no_gallery_reads_neither_model_nor_data(tiny_run: Path, tmp_path: Path,
     assert "Stage 2: decoder" in text  # the log needs no model
 
 
+def test_a_run_of_own_code_is_looked_at_by_its_classifier(
+    tiny_run: Path, drawn_set: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = """from torch import nn
+def build():
+    convolutions = [nn.Conv2d(a, b, 3, 2, 1) for a, b in ((3, 4), (4, 8), (8, 8))]
+    return nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+"""
+    (tmp_path / "nets_of_users.py").write_text(code)
+    run = copy_run(tiny_run, tmp_path / "run")
+    shutil.rmtree(run / "model")
+    model = attach("nets_of_users:build", image_size=64, classes=open_dataset(drawn_set, "test").classes)
+    model.save_pretrained(run / "model")
+    arguments = ["report", str(run), str(tiny_run), "--workers", "0", "--out"]
+    assert main([*arguments, "without"]) == 0
+    text = Path("without", "index.html").read_text()
+    assert "on the command line --classifier module.path:factory" in text
+    assert main([*arguments, "with", "--classifier", "nets_of_users:build"]) == 0
+    text = Path("with", "index.html").read_text()
+    assert "no curves and no gallery" not in text
+
+
 def test_every_round_of_stage_2_has_its_curve(tiny_run: Path, tmp_path: Path) -> None:
     run = copy_run(tiny_run, tmp_path / "run")
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
@@ -253,6 +278,35 @@ def test_changed_data_is_not_passed_off_as_the_runs(tiny_run: Path, tmp_path: Pa
     (run / "metrics.json").write_text(json.dumps(report | {"images": 9}))
     path = run_report(ReportConfig(runs=(run,), out=tmp_path / "out", workers=0))
     assert "has 8 images on test but the numbers are of 9" in path.read_text()
+
+
+@pytest.mark.parametrize("metric", ["max_box_acc", "pxap"])
+def test_numbers_that_are_no_longer_those_of_the_table_are_noted(
+    metric: str, tiny_run: Path, tmp_path: Path
+) -> None:
+    run = copy_run(tiny_run, tmp_path / "run")
+    report = json.loads((run / "metrics.json").read_text())
+    assert "computed anew" not in run_report(ReportConfig((run,), tmp_path / "same", workers=0)).read_text()
+    row = report["maps"]["cam"]
+    row[metric] = row[metric] + 2 if metric == "pxap" else row[metric] | {"0.5": row[metric]["0.5"] + 2}
+    (run / "metrics.json").write_text(json.dumps(report))
+    text = run_report(ReportConfig((run,), tmp_path / "other", workers=0)).read_text()
+    title = "PxAP" if metric == "pxap" else "box@0.5"
+    assert f"computed anew, {title} of cam is" in text
+
+
+def test_classes_that_are_not_the_models_are_noted(tiny_run: Path, drawn_set: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(drawn_set, tmp_path / "renamed")
+    (data / "classes.txt").write_text("0 ring\n1 circle\n")
+    config = ReportConfig((tiny_run,), tmp_path / "out", data=str(data), workers=0)
+    text = html.unescape(run_report(config).read_text())
+    assert f"the classes of {data} have other names than the model's: 1 is" in text
+    assert 'id="gallery" hidden' not in text
+    for labels in data.rglob("class_labels.txt"):
+        labels.write_text(labels.read_text().replace(",1\n", ",0\n"))
+    (data / "classes.txt").write_text("0 ring\n")
+    text = html.unescape(run_report(config).read_text())
+    assert f"no curves and no gallery, since its model knows 2 classes and {data} has 1" in text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fcam.attachment import sources
+from fcam.attachment import identity, sources
 from fcam.attachment.attached import classifier_from
 from fcam.cams.forward import unwrap
 from fcam.decoder import Decoder, decoder_channels
@@ -43,7 +43,7 @@ def attach(
         level: "auto" finds the maps that the decoder reads; or the paths of the layers whose outputs they are, shallow
             to deep, the last one being the map before the pooling.
         mean: three numbers for images in [0, 1], with which the classifier was trained. None takes timm's own for its
-            networks, the ImageNet values for torchvision's, and otherwise leaves images as they are.
+            networks, those of its weights for torchvision's, and otherwise leaves images as they are.
         std: three numbers that go with `mean`.
         image_size: side in pixels of the square that the classifier is looked at with; of concern where it takes one
             size only.
@@ -59,7 +59,7 @@ def attach(
     if isinstance(model, str):
         source, model = model, sources.build(model, pretrained=True)
     model = unwrap(model)  # a wrapper has neither the network's name nor its normalisation
-    own_mean, own_std, origin = sources.normalization(model)
+    own_mean, own_std, origin = identity.normalization(model)
     if given := checked_normalization(mean, std):
         own_mean, own_std = given
         origin = f"given, mean {own_mean}, std {own_std}"
@@ -67,7 +67,7 @@ def attach(
     classifier.head.offer(len(classes or ()))
     classifier.head.select(outputs)
     if source is None:
-        classifier.source = sources.identify(model, classifier.head.num_outputs)
+        classifier.source = identity.identify(model, classifier.head.num_outputs)
     backbone = classifier.backbone
     backbone.name = classifier.source or backbone.name
     decoder = Decoder(backbone.channels, decoder_channels(backbone, channels))

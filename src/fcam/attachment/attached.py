@@ -255,6 +255,12 @@ def _linear_key(pyramid: Pyramid) -> str | None:
     return next((name for name, p in parameters.items() if p.data_ptr() == weight.data_ptr()), None)
 
 
+def needs_code(config: dict[str, Any]) -> bool:
+    """Whether the classifier of a saved model is somebody's own code, which no library builds."""
+    saved = config.get("classifier")
+    return saved is not None and (saved["source"] is None or sources.is_importable(saved["source"]))
+
+
 def rebuild(config: dict[str, Any], given: nn.Module | str | None = None) -> AttachedClassifier:
     """Build the classifier of a saved model with random weights, from what `AttachedClassifier.config` returned.
 
@@ -266,7 +272,7 @@ def rebuild(config: dict[str, Any], given: nn.Module | str | None = None) -> Att
     """
     saved = config["classifier"]
     source = saved["source"]
-    if given is None and (source is None or sources.is_importable(source)):
+    if given is None and needs_code(config):
         what = f"classifier={source!r}" if source else "classifier=your_model"
         raise FcamError(
             f"the classifier of this model ({source or saved['type']}) is not built by torchvision or timm; "

@@ -1,14 +1,12 @@
-"""Classifiers by name: `torchvision:resnet18`, `timm:NAME`, `module.path:factory`; and what a model at hand is called."""
+"""Classifiers by name: `torchvision:resnet18`, `timm:NAME`, `module.path:factory`."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 
 from fcam.backbones import lite0
-from fcam.backbones.base import IMAGENET_MEAN, IMAGENET_STD
 from fcam.backbones.timm_backbone import check_name
 from fcam.backbones.weights import fetch, load_checked, read_weights, without_prefix
 from fcam.cams.forward import answer_of, evaluating, logits_of
@@ -31,8 +28,6 @@ SIDES = (224, 32, 64, 96, 128, 160, 192, 256, 299, 384)
 # These draw truncated normal numbers for many seconds unless they are told not to; their own weights, and what was tuned
 # from these, want images normalised once more, which no weight tells.
 _PARTICULAR = ("googlenet", "inception_v3")
-_TRAINING_ALONE = re.compile(r"\b(momentum|inplace|p|drop_prob)=[^,]*")
-"""Settings of layers that make no difference in eval mode."""
 
 
 def build(
@@ -151,7 +146,7 @@ def _takes_classes(factory: Any) -> bool:
 
 def _rows(make: Callable[[int | None, bool], nn.Module], state: dict[str, Tensor]) -> int | None:
     """Number of classes in `state`: the rows of the weight that comes last in the model's own order."""
-    own = _without_memory(lambda: make(None, False))
+    own = without_memory(lambda: make(None, False))
     if own is None:
         return None
     last, state = _last_weight(own), without_prefix(state, own.state_dict())
@@ -159,7 +154,7 @@ def _rows(make: Callable[[int | None, bool], nn.Module], state: dict[str, Tensor
     return None if rows == _last_rows(own) else rows
 
 
-def _without_memory(make: Callable[[], nn.Module]) -> nn.Module | None:
+def without_memory(make: Callable[[], nn.Module]) -> nn.Module | None:
     """Build a network whose weights have shapes only; None where it fails."""
     try:
         with torch.device("meta"):
@@ -240,44 +235,3 @@ def _layer_of_scores(model: nn.Module, layers: dict[str, nn.Linear | nn.Conv2d],
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def identify(model: nn.Module, num_classes: int) -> str | None:
-    """The name by which `build` makes a network of the same layers and shapes as `model`, or None."""
-    candidates: list[str] = []
-    architecture = (getattr(model, "pretrained_cfg", None) or {}).get("architecture")
-    if architecture and timm.is_model(architecture):
-        candidates = [f"timm:{architecture}"]
-    elif type(model).__module__.startswith("torchvision.models."):
-        models, home = torchvision.models, type(model).__module__
-        names = [n for n in models.list_models(models) if models.get_model_builder(n).__module__ == home]
-        candidates = [f"torchvision:{name}" for name in names]
-    shapes = [(key, value.shape) for key, value in model.state_dict().items()]
-    for source in candidates:
-        other = _without_memory(partial(build, source, num_classes))
-        if (
-            other is not None
-            and type(other) is type(model)
-            and shapes == [(k, v.shape) for k, v in other.state_dict().items()]
-            and _parts(model) == _parts(other)
-        ):
-            return source
-    return None
-
-
-def _parts(model: nn.Module) -> list[tuple[type, str, bool]]:
-    """What weights do not tell of a network's layers: their kinds and settings, but for those of training alone."""
-    return [
-        (type(part), _TRAINING_ALONE.sub("", part.extra_repr()), getattr(part, "transform_input", False))
-        for part in model.modules()
-    ]
-
-
-def normalization(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...], str]:
-    """Mean, standard deviation (of images in [0, 1]) that `model` expects, and in words where that comes from."""
-    config = getattr(model, "pretrained_cfg", None) or {}
-    if config.get("mean") and config.get("std"):
-        return tuple(config["mean"]), tuple(config["std"]), "timm's for this network"
-    if type(model).__module__.startswith("torchvision.models."):
-        return IMAGENET_MEAN, IMAGENET_STD, "torchvision's, the ImageNet mean and standard deviation"
-    return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "none, the classifier is given images in [0, 1] as they are"

@@ -18,7 +18,8 @@ from fcam.errors import FcamError, cut
 
 @dataclass(frozen=True)
 class Target:
-    """Where a map is read: `call` counts the model's torch calls, `layer` made it, `shape` is (B, ...).
+    """Where a map is read: `call` counts the model's torch calls, `layer` made it, `shape` is (B, ...), `channels` the
+    axis of its channels, 0 where that is not known.
 
     `way_in` is a layer entered shortly before, and how many calls came before it: watching may begin there.
     """
@@ -27,6 +28,7 @@ class Target:
     function: str
     layer: str
     shape: tuple[int, ...]
+    channels: int = 0
     way_in: tuple[str, int] = ("", 0)
 
     def __str__(self) -> str:
@@ -36,7 +38,10 @@ class Target:
 
 @dataclass
 class Forward:
-    """A forward pass cut at its targets: features (B, C, h, w) of each, logits (B, K), and how to go back."""
+    """A forward pass cut at its targets: features (B, C, h, w) of each, logits (B, K), and how to go back.
+
+    `calls` is how many torch calls it made, where they were counted.
+    """
 
     logits: Tensor
     activations: list[Tensor]
@@ -45,6 +50,7 @@ class Forward:
     weight: Tensor | None
     names: list[str]
     class_maps: Any = None
+    calls: int = 0
 
     def gradients(self, class_idx: Tensor) -> list[Tensor]:
         """Return G = hw dY/dA of each target, (B, n, C, h, w) float32, for class_idx (B, n)."""
@@ -115,10 +121,16 @@ def run_at_calls(model: nn.Module, images: Tensor, targets: list[Target]) -> For
             return None
         kept.append(tensor)
     size = (int(images.shape[-2]), int(images.shape[-1]))
-    layouts = [find_layout(tuple(tensor.shape), size, watch.grids) for tensor in kept]
+    layouts = [
+        find_layout(tuple(tensor.shape), size, watch.grids, target.channels)
+        for tensor, target in zip(kept, targets, strict=True)
+    ]
     if any(layout is None for layout in layouts):
         return None
-    return forward_at(watch, logits, kept, [x for x in layouts if x], [str(target) for target in targets])
+    names = [str(target) for target in targets]
+    forward = forward_at(watch, logits, kept, [x for x in layouts if x], names)
+    forward.calls = watch.count
+    return forward
 
 
 def forward_at(
@@ -191,7 +203,8 @@ def _is_quantised(layer: nn.Module) -> bool:
 def answer_of(model: nn.Module, images: Tensor) -> Any:
     """Return what somebody's `model` returns for `images`; raises `FcamError` with its reason where it fails."""
     try:
-        return model(images)
+        with _uncompiled(model):
+            return model(images)
     except (FcamError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:  # it is somebody's own code
@@ -228,14 +241,41 @@ def logits_of(output: Any, batch: int = 0) -> Tensor:
     return output
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put `model` in eval mode for a while and give every layer back the mode it had, whatever happens."""
-    training = [module for module in model.modules() if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
+class _Meanwhile:
+    """Gives layers another value of an attribute for a while, and back the one they had, whatever happens.
+
+    Threads may do so at once with one model: the last to leave gives it back.
+    """
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+        self._lock = threading.Lock()
+        self._held: dict[int, tuple[int, Any]] = {}  # by a layer's id, how many hold it and what it had
+
+    @contextmanager
+    def __call__(self, model: nn.Module) -> Iterator[None]:
+        with self._lock:
+            layers = [layer for layer in model.modules() if self._concerns(layer)]
+            for layer in layers:
+                count, own = self._held.get(id(layer), (0, getattr(layer, self.name)))
+                self._held[id(layer)] = (count + 1, own)
+                setattr(layer, self.name, self.value)
+        try:
+            yield
+        finally:
+            with self._lock:
+                for layer in layers:
+                    count, own = self._held.pop(id(layer))
+                    if count > 1:
+                        self._held[id(layer)] = (count - 1, own)
+                    else:
+                        setattr(layer, self.name, own)
+
+    def _concerns(self, layer: nn.Module) -> bool:
+        return id(layer) in self._held or getattr(layer, self.name, self.value) is not self.value
+
+
+evaluating = _Meanwhile("training", False)
+"""Put a model in eval mode for a while and give every layer back the mode it had."""
+_uncompiled = _Meanwhile("_compiled_call_impl", None)
+"""Let layers that were compiled in place run as they are written: what is compiled cannot be watched."""

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fcam.cams.forward import Forward, answer_of, evaluating, forward_at, logits_of, unwrap
+from fcam.cams.layers import run_at_layers
 from fcam.cams.layout import Layout
-from fcam.cams.target import run, run_stages
+from fcam.cams.target import run
 from fcam.cams.trace import HeadWatch
 
 
@@ -36,8 +37,10 @@ class Subject:
     def forward(self, images: Tensor | None = None) -> Forward:
         """Run once with the graph cut at the last spatial map, or at the layers asked for."""
         images = self.images if images is None else images
-        if not self.ours or self.layers is not None:
-            return run(self.model, images, self.layers)
+        if self.layers is not None:
+            return run_at_layers(self.model, images, self.layers)
+        if not self.ours:
+            return run(self.model, images)
         with evaluating(self.model), torch.no_grad():
             return self.from_top(self.model.backbone(images)[-1])
 
@@ -55,8 +58,8 @@ class Subject:
     def stages(self) -> Forward:
         """Run once with the graph cut at several depths, for RefineCAM."""
         if self.layers is not None:
-            return run(self.model, self.images, self.layers)
-        return run_stages(self.model, self.images)
+            return run_at_layers(self.model, self.images, self.layers)
+        return run(self.model, self.images, stages=True)
 
     def normalized_images(self) -> Tensor:
         """The images as the network sees them."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
-from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,7 +16,6 @@ from fcam.cams.forward import (
     Target,
     answer_of,
     evaluating,
-    forward_at,
     logits_of,
     refuse_quantised,
     run_at_calls,
@@ -27,7 +23,7 @@ from fcam.cams.forward import (
     watch_calls,
 )
 from fcam.cams.layout import find_layout
-from fcam.cams.trace import Call, HeadWatch, Recorder
+from fcam.cams.trace import Call, Recorder
 from fcam.errors import FcamError
 
 log = logging.getLogger(__name__)
@@ -38,79 +34,104 @@ _TRUNK = {"add", "add_", "__add__", "__iadd__", "layer_norm", "rms_norm"}
 _NORMS_TRIED = 6
 
 
-def run(model: nn.Module, images: Tensor, layers: Sequence[str | nn.Module] | None = None) -> Forward:
-    """Run `model` once on `images` with the graph cut at `layers`, or else at its last spatial map.
+@dataclass
+class _Found:
+    """A model's maps, fine to coarse; `calls` are the totals of the forwards that they were found, or right, in."""
 
-    Call it outside inference mode. Raises `FcamError` when a layer is unknown or has no spatial extent, or
-    when the map cannot be found.
+    signature: int
+    targets: list[Target]
+    calls: set[int]
+
+
+_known: WeakKeyDictionary[nn.Module, _Found] = WeakKeyDictionary()
+
+
+def run(model: nn.Module, images: Tensor, stages: bool = False) -> Forward:
+    """Run `model` once on `images` with the graph cut at its last spatial map, or at the last map of every stage.
+
+    Stages count from stride 4 on (RefineCAM reads them). Call it outside inference mode. Raises `FcamError` when the
+    map, or a second one for `stages`, cannot be found.
     """
     model = unwrap(model)
     with evaluating(model), torch.no_grad():
-        if layers is not None:
-            return _run_at_layers(model, images, layers)
-        target = find_targets(model, images)[-1]
-        forward = run_at_calls(model, images, [target])
-        if forward is None:  # other input, other calls: photos of another size may take another path
-            _known.pop(model, None)
-            forward = run_at_calls(model, images, [find_targets(model, images)[-1]])
-        if forward is None:
-            raise FcamError("the model's forward pass differs from call to call; pass target_layer")
-        return forward
-
-
-def run_stages(model: nn.Module, images: Tensor) -> Forward:
-    """Run `model` once with the graph cut at the last map of every stage from stride 4 on (for RefineCAM)."""
-    model = unwrap(model)
-    with evaluating(model), torch.no_grad():
-        for _ in range(2):
-            targets = find_targets(model, images)
-            if len(targets) < 2:
-                raise FcamError(
-                    "refinecam needs maps at several depths and found one; pass layers=[...] with two or more"
-                )
-            forward = run_at_calls(model, images, targets)
+        found = _find(model, images)
+        forward = _run_at(found, model, images, stages)
+        if forward is None or forward.calls not in found.calls:
+            # Other calls, another path: for photos of another size, a depth set anew. Or else a path that depends
+            # on the number of images, hence this time all of them.
+            again = _search(model, images)
+            if forward is None or _places(again) != _places(found):
+                found = _known[model] = again
+                forward = _run_at(found, model, images, stages)
             if forward is not None:
-                return forward
-            _known.pop(model, None)
-    raise FcamError("the model's forward pass differs from call to call; pass layers=[...]")
+                found.calls.add(forward.calls)
+    if forward is not None:
+        return forward
+    if stages and len(found.targets) < 2:
+        raise FcamError(
+            "refinecam needs maps at several depths and found one; pass layers=[...] with two or more"
+        )
+    advice = "layers=[...]" if stages else "target_layer"
+    raise FcamError(f"the model's forward pass differs from call to call; pass {advice}")
+
+
+def _run_at(found: _Found, model: nn.Module, images: Tensor, stages: bool) -> Forward | None:
+    """Cut at the maps that are wanted; None where there are too few, or the calls are not those of `found`."""
+    if stages and len(found.targets) < 2:
+        return None
+    return run_at_calls(model, images, found.targets if stages else found.targets[-1:])
+
+
+def _places(found: _Found) -> list[tuple[int, str]]:
+    return [(target.call, target.function) for target in found.targets]
 
 
 def find_targets(model: nn.Module, images: Tensor) -> list[Target]:
     """Return the model's maps from fine to coarse, the last one being the last spatial map before pooling.
 
     One extra forward pass on one image, the first time a model is seen; its answer is kept as long as the
-    model's layers stay the same.
+    model's layers stay the same, and as `run` sees it make as many calls.
     """
-    signature = hash(tuple((id(module), type(module)) for module in model.modules()))
+    return _find(model, images).targets
+
+
+def _find(model: nn.Module, images: Tensor) -> _Found:
     known = _known.get(model)
-    if known is not None and known[0] == signature:
-        return known[1]
+    if known is not None and known.signature == _signature(model):
+        return known
     refuse_quantised(model)
+    found = _search(model, images[:1])
+    log.info("maps of %s are read at %s", type(model).__name__, found.targets[-1])
+    _known[model] = found
+    return found
+
+
+def _signature(model: nn.Module) -> int:
+    return hash(tuple((id(module), type(module)) for module in model.modules()))
+
+
+def _search(model: nn.Module, images: Tensor) -> _Found:
     with evaluating(model), torch.no_grad():
         try:
-            targets = _search(model, images[:1])
+            targets, calls = _look(model, images)
         except FcamError:  # models that fill caches in their first forward make other calls in the next
-            targets = _search(model, images[:1])
-    log.info("maps of %s are read at %s", type(model).__name__, targets[-1])
-    _known[model] = (signature, targets)
-    return targets
+            targets, calls = _look(model, images)
+    return _Found(_signature(model), targets, {calls})
 
 
-_known: WeakKeyDictionary[nn.Module, tuple[int, list[Target]]] = WeakKeyDictionary()
-
-
-def _search(model: nn.Module, image: Tensor) -> list[Target]:
-    recorder = Recorder(image)
+def _look(model: nn.Module, images: Tensor) -> tuple[list[Target], int]:
+    """The maps of one forward, and the number of its calls."""
+    recorder = Recorder(images)
     with ExitStack() as stack:
         for handle in recorder.name_layers(model):
             stack.callback(handle.remove)
         with recorder:
-            output = answer_of(model, image)
-            logits = logits_of(output, len(image))
-    size = _size(image)
+            output = answer_of(model, images)
+            logits = logits_of(output, len(images))
+    size, total = _size(images), len(recorder.calls) - 1
     spatial, tokens = maps_on_path(recorder, logits, size)
     if tokens and (not spatial or tokens[-1].number > spatial[-1].number):
-        return [_token_target(model, image, recorder.calls, tokens, spatial)]
+        return [_token_target(model, images, recorder.calls, tokens, spatial)], total
     last = before_pooling(spatial, int(logits.shape[1])) if spatial else None
     if last is None or is_early(last, recorder.calls):
         found = (
@@ -125,7 +146,7 @@ def _search(model: nn.Module, image: Tensor) -> list[Target]:
     deep = [call for call in stages if call.number < last.number and size[0] >= 3.5 * call.shape[-2]]
     if not taps:  # a map of the last resolution before the last map is the same stage
         deep = [call for call in deep if call.shape[-2:] != last.shape[-2:]]
-    return [replace(_target(call), way_in=recorder.way_in(call)) for call in (*deep, last)]
+    return [replace(_target(call), way_in=recorder.way_in(call)) for call in (*deep, last)], total
 
 
 def maps_on_path(recorder: Recorder, logits: Tensor, size: tuple[int, int]) -> tuple[list[Call], list[Call]]:
@@ -139,7 +160,7 @@ def maps_on_path(recorder: Recorder, logits: Tensor, size: tuple[int, int]) -> t
     for call in path:
         if call.shape and call.shape[0] != logits.shape[0]:
             continue  # windows or patches of an image, each by itself
-        layout = find_layout(call.shape, size, grids) if len(call.shape) == 4 else None
+        layout = find_layout(call.shape, size, grids, call.channels) if len(call.shape) == 4 else None
         spots = spatial[-1].spots if spatial else math.inf
         # Classifiers get coarser, but for a few that make a map a little larger to cut it into patches (MobileViTV2).
         more = 1.5 if layout is not None and layout.kind == "NCHW" else 1
@@ -220,77 +241,4 @@ def _size(images: Tensor) -> tuple[int, int]:
 
 
 def _target(call: Call) -> Target:
-    return Target(call.number, call.function, call.layer, call.shape)
-
-
-def _run_at_layers(model: nn.Module, images: Tensor, layers: Sequence[str | nn.Module]) -> Forward:
-    names = [layer_name(model, layer) for layer in layers]
-    refuse_quantised(model)
-    modules = dict(model.named_modules())
-    watch = HeadWatch()
-    seen: dict[str, Any] = {}
-
-    def hook_for(name: str) -> Any:
-        def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
-            seen[name] = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            # Vectors, too, are taken; the message about them is better made when all is known.
-            return (
-                watch.take(name, output)
-                if isinstance(output, Tensor) and output.is_floating_point()
-                else None
-            )
-
-        return hook
-
-    with ExitStack() as stack:
-        for name in dict.fromkeys(names):
-            handle = modules[name].register_forward_hook(hook_for(name))
-            stack.callback(handle.remove)
-        with watch:
-            scores = logits_of(answer_of(model, images), len(images))
-    size = _size(images)
-    layouts = []
-    for name in names:
-        layout = find_layout(seen[name], size, watch.grids) if isinstance(seen.get(name), tuple) else None
-        if layout is None or name not in watch.taken:
-            raise FcamError(_no_extent(model, images, name, seen.get(name)))
-        layouts.append(layout)
-    return forward_at(
-        watch,
-        watch.before_activation(scores),
-        [watch.taken[name] for name in names],
-        layouts,
-        [f"'{n}'" for n in names],
-    )
-
-
-def _no_extent(model: nn.Module, images: Tensor, name: str, seen: Any) -> str:
-    if seen is None:
-        return f"target_layer '{name}' is not run by the model's forward pass; name one that is"
-    what = f"gives shape {seen}" if isinstance(seen, tuple) else f"returns a {seen}"
-    try:
-        advice = f"take {find_targets(model, images)[-1]}, the last map before pooling"
-    except FcamError:
-        advice = "take a layer whose output is (B, C, h, w)"
-    return f"target_layer '{name}' {what}, which has no spatial extent; {advice}"
-
-
-def layer_name(model: nn.Module, layer: str | nn.Module) -> str:
-    """Return the name of `layer` in `model`; raises `FcamError` with the nearest names when it has none."""
-    modules = dict(model.named_modules())
-    if not isinstance(layer, (str, nn.Module)):
-        raise FcamError(f"a layer is named by its path or given as the module, got {layer!r}; name one layer")
-    if isinstance(layer, nn.Module):
-        for name, module in modules.items():
-            if module is layer:
-                return name
-        raise FcamError(
-            f"target_layer is a {type(layer).__name__} that is not part of {type(model).__name__}"
-        )
-    if layer in modules and layer:
-        return layer
-    near = difflib.get_close_matches(str(layer), [name for name in modules if name], n=3, cutoff=0.4)
-    hint = (
-        f"nearest: {', '.join(near)}" if near else f"it has {', '.join(n for n, _ in model.named_children())}"
-    )
-    raise FcamError(f"{type(model).__name__} has no layer '{layer}'; {hint}")
+    return Target(call.number, call.function, call.layer, call.shape, call.channels)

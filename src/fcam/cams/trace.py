@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from fcam.cams.activation import activation_between, is_activation, keeps_values
+from fcam.cams.layout import channels_axis
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Call:
     """One torch call of a forward pass that returned a tensor; `number` counts them from 1.
 
     `parents` are the calls that fed it, `layer` the outermost module that returned its result, `spots` the
-    pixels of its map, where it is one.
+    pixels of its map, where it is one, `channels` the axis of its channels (`fcam.cams.layout.channels_axis`).
     """
 
     number: int
@@ -37,6 +38,7 @@ class Call:
     parents: set[int]
     layer: str = ""
     spots: float = 0
+    channels: int = 0
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -83,7 +85,9 @@ class Recorder(TorchFunctionMode):
         if _returned_tensors(result):
             shape = tuple(result.shape) if isinstance(result, Tensor) else ()
             name = getattr(func, "__name__", "")
-            self.calls.append(Call(len(self.calls), name, shape, parents))
+            fed = [(self.calls[number].shape, self.calls[number].channels) for number in parents]
+            axis = channels_axis(name, args, shape, fed)
+            self.calls.append(Call(len(self.calls), name, shape, parents, channels=axis))
         elif func is Tensor.__setitem__ and self.calls:
             self.calls[-1].parents |= parents
         for tensor in changed:
@@ -169,7 +173,8 @@ class HeadWatch(TorchFunctionMode):
 
     `numbers` are the calls (as counted by `Recorder`) whose results are wanted; `take` may be called from a
     layer hook instead. The first becomes a leaf, those after it stay in the graph. `taken` maps each key to
-    its tensor. A watch that is entered late is told how many calls it `skipped`, so that numbers mean the same.
+    its tensor. A watch that is entered late is told how many calls it `skipped`, so that numbers mean the same;
+    `count` is the number of the last call.
     """
 
     def __init__(self, numbers: tuple[int, ...] = (), grids: bool = True, skipped: int = 0) -> None:
@@ -181,7 +186,7 @@ class HeadWatch(TorchFunctionMode):
         self.grids: dict[tuple[int, int], None] = {}
         self.linears: list[tuple[Tensor, Tensor | None]] = []
         self.last_linear_input: Tensor | None = None
-        self._count = skipped
+        self.count = skipped
         self._leaf_key: Any = None
         self._swapped: dict[int, tuple[Tensor, Tensor]] = {}
         self._paused = False
@@ -204,14 +209,14 @@ class HeadWatch(TorchFunctionMode):
             result = func(*args, **kwargs)
         if isinstance(result, Tensor):
             self._note_activation(func, args, kwargs, result)
-            self._count += 1
+            self.count += 1
             if self.want_grids and result.dim() == 4:
                 self.grids[result.shape[-2], result.shape[-1]] = None
-            if self._count in self.numbers:
-                self.functions[self._count] = getattr(func, "__name__", "")
-                return self.take(self._count, result)
+            if self.count in self.numbers:
+                self.functions[self.count] = getattr(func, "__name__", "")
+                return self.take(self.count, result)
         elif _returned_tensors(result):
-            self._count += 1
+            self.count += 1
         return result
 
     def take(self, key: Any, tensor: Tensor) -> Tensor:

@@ -78,13 +78,13 @@ def _flatten(boxes: Sequence[Tensor], count: int) -> tuple[np.ndarray, np.ndarra
 class BoxTally(Tally):
     """Number of images correct at every threshold: the common ground of box accuracies.
 
-    The table of an image has the shape (*lead, I, T): I overlaps, T thresholds, and what a subclass puts
-    first.
+    The table of an image has the shape (I, T) of overlaps and thresholds, or with `ranks`, the values of k of a
+    subclass, (k, I, T).
     """
 
     def __init__(
         self,
-        lead: tuple[int, ...],
+        ranks: tuple[int, ...] | None,
         contours: Contours,
         thresholds: int,
         iou: Sequence[float],
@@ -98,7 +98,9 @@ class BoxTally(Tally):
         if deltas.ndim != 1 or not len(deltas) or not ((deltas > 0) & (deltas <= 1)).all():
             raise FcamError(f"iou must hold overlaps in (0, 1], such as (0.5,), got {iou!r}")
         self.grid = threshold_grid(thresholds)
-        super().__init__((*lead, len(deltas), len(self.grid)), images, bits=True, **kwargs)
+        lead = () if ranks is None else (len(ranks),)
+        settings = (ranks, contours, deltas.tolist(), convention)
+        super().__init__((*lead, len(deltas), len(self.grid)), images, True, settings, **kwargs)
         self.contours: Contours = contours
         self.convention: Convention = convention
         self.iou = tuple(deltas.tolist())
@@ -205,7 +207,7 @@ class MaxBoxAcc(BoxTally):
         images: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__((), contours, thresholds, iou, convention, images, **kwargs)
+        super().__init__(None, contours, thresholds, iou, convention, images, **kwargs)
 
     def update(self, maps: Tensor | np.ndarray, boxes: Sequence[Tensor], ids: Tensor | None = None) -> None:
         """Take in a batch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,7 @@ class Tally(Metric):
         shape: shape of the table of one image.
         images: number of images of the split, or None.
         bits: whether tables hold only 0 and 1.
+        settings: what the numbers in a table depend on besides `update` and the shape.
         kwargs: passed on to `torchmetrics.Metric`.
     """
 
@@ -44,7 +46,9 @@ class Tally(Metric):
     count: Tensor
     rows: Tensor
 
-    def __init__(self, shape: tuple[int, ...], images: int | None, bits: bool, **kwargs: Any) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], images: int | None, bits: bool, settings: object = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         if images is not None and (not isinstance(images, int) or images < 1):
             raise FcamError(f"images must be the number of images of the split or None, got {images!r}")
@@ -58,6 +62,9 @@ class Tally(Metric):
             size = math.prod(shape)
             width, dtype = ((size + 7) // 8, torch.uint8) if bits else (size, torch.int32)
             self.add_state("rows", torch.zeros(images, 1 + width, dtype=dtype), dist_reduce_fx=_first_seen)
+        # A MetricCollection updates only one of the metrics whose states are named and filled alike after a batch.
+        kind = zlib.crc32(repr((type(self).update.__qualname__, settings)).encode())
+        self.add_state(f"kind_{kind:08x}", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def _record(self, tables: np.ndarray, ids: Tensor | np.ndarray | None) -> None:
         """Take in the tables (B, *shape) of a batch whose images have the positions `ids` (B,)."""

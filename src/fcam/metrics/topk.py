@@ -75,8 +75,8 @@ class TopKLocalization(BoxTally):
         ranks = plain_array(topk, "topk")
         if ranks.ndim != 1 or ranks.dtype.kind not in "iu" or not len(ranks) or ranks.min() < 1:
             raise FcamError(f"topk must hold whole numbers of at least 1, such as (1, 5), got {topk!r}")
-        super().__init__((len(ranks),), contours, thresholds, iou, convention, images, **kwargs)
         self.topk = tuple(ranks.tolist())
+        super().__init__(self.topk, contours, thresholds, iou, convention, images, **kwargs)
 
     def update(
         self,

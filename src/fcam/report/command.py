@@ -39,6 +39,8 @@ class ReportConfig:
     """Split to report on: train, val or test."""
     data: str = ""
     """Data set, where it has moved since the run."""
+    classifier: str = ""
+    """module.path:factory that builds the classifier, for models made from your own code."""
     images: int = 60
     """Images in the gallery of each group, classes in turn."""
     gallery: bool = True
@@ -94,11 +96,13 @@ def _look(own: Group, config: ReportConfig, notes: list[str]) -> page.Look:
         return look
     for run in own.runs:
         try:
-            model, dataset = open_run(run, config.data, config.split)
+            model, dataset = open_run(run, config.data, config.split, config.classifier)
             wanted = gallery.spread(dataset, config.images) if run is own.first else []
             collector = gallery_data.Collector(wanted)
             seen = survey(run, model, dataset, collector, config.batch_size, config.workers)
             look.seen.append((run, seen))
+            doubt = model.doubt_about(dataset.classes, config.data or run.config.data)
+            notes += [f"{run.root.name}: {doubt}"] if doubt else []
             notes += filter(None, [deviation(run, seen)])
             if run is own.first:
                 look.index, look.chunks = collector.gallery(own.label, seen)

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fcam.attachment.attached import needs_code
 from fcam.data import EvalTransform, LocalizationDataset, open_dataset
 from fcam.errors import FcamError
 from fcam.evaluate import KINDS, MapOptions, maps_of
 from fcam.metrics.box_acc import best_iou, threshold_grid
 from fcam.metrics.histogram import score_edges, score_histograms
-from fcam.metrics.pxap import precision_recall
+from fcam.metrics.pxap import average_precision, precision_recall
 from fcam.model import FCAM
 from fcam.processes import process_state
 from fcam.report.collect import Finished
@@ -53,6 +54,11 @@ class MapCurves:
         precision, recall = precision_recall(foreground, background)
         return 100 * precision[::-1][:THRESHOLDS], 100 * recall[::-1][:THRESHOLDS]
 
+    def pxap(self) -> float | None:
+        """PxAP in percent; None without masks."""
+        background, foreground = (row[::-1].cumsum() for row in self.pixels)
+        return average_precision(*precision_recall(foreground, background)) if foreground[-1] else None
+
     def distribution(self) -> np.ndarray:
         """Percentage of all pixels per bin of width 1/T, after a median filter of width 5 (T,)."""
         share = 100 * self.activations / max(1, self.activations.sum())
@@ -87,8 +93,11 @@ class Survey:
         return [int(i) for i in order if self.counted[i]][:count]
 
 
-def open_run(run: Finished, data: str, split: str) -> tuple[FCAM, LocalizationDataset]:
-    """Load what a run needs to be looked at again; raises `FcamError` when the model or the data is gone."""
+def open_run(run: Finished, data: str, split: str, classifier: str = "") -> tuple[FCAM, LocalizationDataset]:
+    """Load what a run needs to be looked at again; raises `FcamError` when the model or the data is gone.
+
+    `classifier` is "module.path:factory" for a model made from somebody's own code, and of no concern to others.
+    """
     root = data or run.config.data
     if not root or not Path(root).is_dir():
         raise FcamError(f"its data set {root or '(no path)'} is not there any more; say where with --data")
@@ -101,7 +110,14 @@ def open_run(run: Finished, data: str, split: str) -> tuple[FCAM, LocalizationDa
         )
     if not (dataset.has_boxes or dataset.has_masks):
         raise FcamError(f"the {split} split of {root} has neither boxes nor masks to compare maps with")
-    return FCAM.from_pretrained(run.root).to(process_state().device).eval(), dataset
+    own_code = classifier if classifier and needs_code(run.model) else None
+    model = FCAM.from_pretrained(run.root, own_code)
+    if model.classifier.num_classes != len(dataset.classes):
+        raise FcamError(
+            f"its model knows {model.classifier.num_classes} classes and {root} has {len(dataset.classes)}; say with --data "
+            "where the data set of its classes is"
+        )
+    return model.to(process_state().device).eval(), dataset
 
 
 @torch.inference_mode()
@@ -172,12 +188,18 @@ def chosen_threshold(row: dict[str, Any], measure: Measure) -> float:
 def deviation(run: Finished, found: Survey) -> str:
     """A sentence that warns where this pass disagrees with the numbers in the tables; empty when it agrees."""
     for kind, own in found.maps.items():
-        printed = (run.report["maps"].get(kind, {}).get("max_box_acc") or {}).get("0.5")
-        if found.measure == "box" and printed is not None and found.counted.any():
-            now = own.accuracy(found.counted, 0.5).max()
-            if abs(now - printed) > 0.5:
+        row = run.report["maps"].get(kind, {})
+        by_box = (
+            own.accuracy(found.counted, 0.5).max() if found.measure == "box" and found.counted.any() else None
+        )
+        compared = (
+            ("box@0.5", by_box, (row.get("max_box_acc") or {}).get("0.5")),
+            ("PxAP", own.pxap(), row.get("pxap")),
+        )
+        for title, now, printed in compared:
+            if now is not None and printed is not None and abs(now - printed) > 0.5:
                 return (
-                    f"{run.root.name}: computed anew, box@0.5 of {kind} is {now:.1f}, the table says {printed:.1f}; "
+                    f"{run.root.name}: computed anew, {title} of {kind} is {now:.1f}, the table says {printed:.1f}; "
                     "the model, the data or the version has changed since it was evaluated."
                 )
     return ""

@@ -78,9 +78,11 @@ def run_simulate(config: SimulateConfig) -> Path:
 def as_markdown(result: Mapping[str, Any]) -> str:
     """The curve as a table, and the runs below it."""
     side = result["side"]
+    left = result["without_mask"]
+    left_out = f"; {left} more without a mask are left out" if left else ""
     lines = [
         f"True masks of {result['images']} images ({result['masks']}) at {side}x{side}, made small by z and bilinearly large "
-        f"again. Percent; boxes of {result['boxes']}.",
+        f"again{left_out}. Percent; boxes of {result['boxes']}.",
         "",
         "| z | map | PxAP, averaged | PxAP, sampled | MaxBoxAcc@0.5, averaged | MaxBoxAcc@0.5, sampled |",
         "|---|---|---|---|---|---|",

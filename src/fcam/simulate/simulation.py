@@ -32,6 +32,8 @@ FACTORS = (1, 2, 4, 8, 16, 32, 64)
 WAYS = {"sampled": "bilinear", "averaged": "area"}
 """How a mask is made small: without and with antialiasing."""
 BATCH = 32
+_ONE_OF_SEVERAL = re.compile(r"(?P<image>[0-9a-f]{16})_m0\w+_[0-9a-f]{8}")
+"""OpenImages' names of masks: the image, the class, and a hash."""
 
 
 class Truth(NamedTuple):
@@ -69,7 +71,8 @@ def simulate(truths: Iterable[Truth], factors: Sequence[float] = FACTORS, total:
         total: number of images, for the progress bar.
 
     Returns:
-        "images", "side", "boxes" (where boxes come from) and "curve", a row per z with the percentages by way.
+        "images" with a mask, "without_mask", which are left out, "images_with_boxes", "side", "boxes" (where boxes come
+        from) and "curve", a row per z with the percentages by way.
 
     Raises:
         FcamError: no masks, masks without any object, or a factor below 1.
@@ -77,30 +80,41 @@ def simulate(truths: Iterable[Truth], factors: Sequence[float] = FACTORS, total:
     if not factors or not all(1 <= factor < float("inf") for factor in factors):
         raise FcamError(f"factors must be numbers of at least 1, got {list(factors)}")
     cells = {(z, way): (PxAP(), MaxBoxAcc(iou=(0.5,))) for z in factors for way in WAYS}
-    images = boxed = objects = side = 0
+    images = unknown = boxed = objects = side = 0
     own_boxes = False
     with epoch_bar("simulate", -(-total // BATCH)) as bar:
         for batch in _batches(truths):
-            masks = torch.stack([truth.mask for truth in batch])
-            perfect = masks == 1
-            own_boxes |= any(truth.boxes is not None for truth in batch)
-            boxes = [_boxes(truth) for truth in batch]
-            kept = [i for i, found in enumerate(boxes) if len(found)]
-            for (z, way), (pixels, box) in cells.items():
-                maps = low_resolution(perfect, z, way)
-                pixels.update(maps, masks)
-                if kept:
-                    box.update(maps[kept], [boxes[i] for i in kept])
-            images, boxed, side = images + len(batch), boxed + len(kept), masks.shape[-1]
-            objects += int(perfect.sum())
             bar.advance(len(batch))
+            # Boxes alone make no perfect map, and an empty one would count as a miss.
+            known = [truth for truth in batch if bool((truth.mask != IGNORE).any())]
+            unknown += len(batch) - len(known)
+            if not known:
+                continue
+            boxed += _count(cells, known)
+            own_boxes |= any(truth.boxes is not None for truth in known)
+            images, side = images + len(known), known[0].mask.shape[-1]
+            objects += sum(int((truth.mask == 1).sum()) for truth in known)
     if not objects:
         raise FcamError(
             f"there are {images} masks and no object in any of them; a simulation needs true masks"
         )
     curve = [_point(z, side, cells, boxed > 0) for z in factors]
     source = "the data set" if own_boxes else "the parts of the true masks"
-    return {"images": images, "images_with_boxes": boxed, "side": side, "boxes": source, "curve": curve}
+    counts = {"images": images, "without_mask": unknown, "images_with_boxes": boxed}
+    return {**counts, "side": side, "boxes": source, "curve": curve}
+
+
+def _count(cells: dict[Any, tuple[PxAP, MaxBoxAcc]], batch: list[Truth]) -> int:
+    """Score the maps of a batch at every factor; returns how many of its images have boxes."""
+    masks = torch.stack([truth.mask for truth in batch])
+    boxes = [_boxes(truth) for truth in batch]
+    kept = [i for i, found in enumerate(boxes) if len(found)]
+    for (z, way), (pixels, box) in cells.items():
+        maps = low_resolution(masks == 1, z, way)
+        pixels.update(maps, masks)
+        if kept:
+            box.update(maps[kept], [boxes[i] for i in kept])
+    return len(kept)
 
 
 def _point(z: float, side: int, cells: dict[Any, tuple[PxAP, MaxBoxAcc]], boxed: bool) -> dict[str, Any]:
@@ -157,7 +171,9 @@ def truths_of_dataset(root: str, split: str, size: int) -> tuple[Iterator[Truth]
 
 
 def truths_of_folder(folder: Path, size: int) -> tuple[Iterator[Truth], int]:
-    """Masks of a folder of PNG files: one per image, or `<id>_m<class>_<hash>.png` per object as OpenImages has them.
+    """Masks of a folder of PNG files: one per image, or one per object named as OpenImages has them.
+
+    Those are `1cd9ac0169ec7df0_m0bt_c3_6932e993.png`: the image's 16 hexadecimal digits, the class, and 8 of a hash.
 
     `<name>_ignore.png` holds the pixels that do not count.
 
@@ -169,7 +185,8 @@ def truths_of_folder(folder: Path, size: int) -> tuple[Iterator[Truth], int]:
     groups: dict[Path, list[Path]] = {}
     for path in sorted(folder.rglob("*.png")):
         if not path.stem.endswith("_ignore"):
-            image = re.sub(r"_m[^_]+(_[^_]+)*_[0-9a-f]{8}$", "", path.stem)
+            several = _ONE_OF_SEVERAL.fullmatch(path.stem)
+            image = several["image"] if several else path.stem
             groups.setdefault(path.with_name(image), []).append(path)
     if not groups:
         raise FcamError(f"{folder} holds no masks; expected PNG files, white on objects")
