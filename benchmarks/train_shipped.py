@@ -73,8 +73,11 @@ def build_classifier(folder: Path) -> FCAM:
 class Teachers:
     """The F-CAM of every set; their classes follow one another, so that a label names the teacher too."""
 
-    def __init__(self, folder: Path, student: FCAM) -> None:
-        self.models = {name: FCAM.from_pretrained(folder / f"{name}-cam-0") for name in HEADLINE}
+    def __init__(self, folder: Path, seeds: Sequence[int], student: FCAM) -> None:
+        self.models = {
+            name: FCAM.from_pretrained(folder / f"{name}-cam-{seed}")
+            for name, seed in zip(HEADLINE, seeds, strict=True)
+        }
         own = student.classifier.backbone.state_dict()
         for name, model in self.models.items():
             state = model.classifier.backbone.state_dict()
@@ -329,6 +332,13 @@ def main() -> None:
     parser.add_argument(
         "--teachers", type=Path, default=Path("runs/photo_sets"), help="runs of photo_sets.py"
     )
+    parser.add_argument(
+        "--teacher-seeds",
+        type=int,
+        nargs=len(HEADLINE),
+        default=(1, 1, 1, 0),
+        help=f"of {', '.join(HEADLINE)}",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--recolor", type=float, default=0.5, help="as in fcam train")
     parser.add_argument(
@@ -345,7 +355,7 @@ def main() -> None:
         relabel(partial(predictions, model), imagenet_classes(), arguments.data / name, root, SPLITS[1:])
     run = out / f"decoder-{arguments.seed}"
     if not arguments.baselines:
-        teachers = Teachers(arguments.teachers, model)
+        teachers = Teachers(arguments.teachers, arguments.teacher_seeds, model)
         taught = {name: out / "taught" / name for name in HEADLINE}
         for name, root in taught.items():
             relabel(teachers.labels, teachers.classes, arguments.data / name, root)
