@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 
 from fcam.config import TrainConfig
+from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.run import Run
 from fcam.train import train
@@ -20,6 +22,18 @@ def test_a_last_batch_of_one_photo_joins_the_batch_before(tiny_config: TrainConf
         tiny_config, model=model, stage1=stage, stages="classifier", resize=36, crop=32, out=str(tmp_path)
     )
     assert [record["epoch"] for record in Run(train(config)).records()] == [1]
+
+
+def test_one_photo_at_a_time_is_refused_where_one_pixel_is_normalised(
+    tiny_config: TrainConfig, tmp_path
+) -> None:
+    model = dataclasses.replace(tiny_config.model, output_stride=32)
+    stage = dataclasses.replace(tiny_config.stage1, epochs=1, batch_size=1)
+    config = dataclasses.replace(
+        tiny_config, model=model, stage1=stage, resize=36, crop=32, out=str(tmp_path)
+    )
+    with pytest.raises(FcamError, match=r"one image at a time; give --stage1\.batch-size 2 or more"):
+        train(config)
 
 
 def test_a_shorter_last_group_moves_the_weights_by_its_mean(tiny_config: TrainConfig, tmp_path) -> None:

@@ -126,7 +126,7 @@ class Optimization:
         accelerator, clip_norm = self._accelerator, self._stage.settings.optimizer.clip_norm
         with accelerator.accumulate(self._module):
             images = batch["image"].to(memory_format=torch.channels_last).float().div_(255)
-            terms: dict[str, Tensor] = self._module(images, batch["label"], epoch, generator)
+            terms = self._forward(images, batch["label"], epoch, generator)
             loss = sum(terms.values())
             accelerator.backward(loss if share == 1 else loss * share)
             if clip_norm > 0 and accelerator.sync_gradients:
@@ -136,6 +136,21 @@ class Optimization:
         if accelerator.sync_gradients:
             self.average.update()
         return {name: value.detach() for name, value in terms.items()}
+
+    def _forward(
+        self, images: Tensor, labels: Tensor, epoch: int, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """The stage's loss terms; raises `FcamError` for a single image where the network needs several to normalise."""
+        try:
+            return self._module(images, labels, epoch, generator)
+        except ValueError as error:
+            if len(images) > 1 or "more than 1 value per channel" not in str(error):
+                raise
+            number = 1 if self._stage.name == "classifier" else 2
+            raise FcamError(
+                "this network normalises pooled features over a batch and cannot be trained on one image at a time; give "
+                f"--stage{number}.batch-size 2 or more, and two images to train on at least"
+            ) from error
 
     def _stop_if_not_finite(self, pending: list[tuple[int, dict[str, Tensor]]], epoch: int) -> None:
         """Raise `FcamError` that names the first bad step and term, and the resume point before it."""
