@@ -51,6 +51,8 @@ class PredictConfig:
     """Let the network see the photo's shape instead of a square."""
     flip: bool = False
     """Also look at the mirrored photo and take the mean of both maps: twice the work (measured in docs/results.md)."""
+    refine: bool = False
+    """Let pixels of one colour agree on whether they are object: sharper masks (measured in docs/results.md)."""
     overlays: bool = True
     """Write overlays/: heat, contour, box, label."""
     masks: bool = True
@@ -106,6 +108,7 @@ def run_predict(config: PredictConfig) -> int:
         boxes=config.boxes,
         keep_aspect=config.keep_aspect,
         flip=config.flip,
+        refine=config.refine,
         with_cam=config.with_cam,
         max_pixels=round(config.max_megapixels * 1e6),
         classifier=config.classifier or None,
@@ -178,6 +181,7 @@ def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
         "size": localizer.size,
         "keep_aspect": localizer.keep_aspect,
         "flip": localizer.flip,
+        "refine": localizer.refine,
         "precision": str(localizer.dtype).removeprefix("torch."),
         "overlays": config.overlays,
         "masks": config.masks,

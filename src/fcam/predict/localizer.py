@@ -30,6 +30,7 @@ from fcam.model_card import card_size, card_threshold
 from fcam.precision import fast_dtype
 from fcam.predict.photo import Photo, as_image, is_one
 from fcam.predict.prediction import BoxRule, Prediction, cut
+from fcam.refine import refine as refined
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 __all__ = ["Localizer", "NetworkOutput", "Photo", "Prediction", "as_image", "fast_dtype"]
@@ -61,6 +62,7 @@ class Localizer:
         keep_aspect: let the network see the photo's shape, with the same number of pixels as the square and
             sides that are multiples of 32, instead of the square it was trained on.
         flip: also show the network the mirrored photo and take the mean of both maps and scores, for twice the work.
+        refine: let pixels of one colour agree on whether they are object, `fcam.refine.refine`, for sharper masks.
         with_cam: also return the classifier's own CAM of the predicted class, as `Prediction.baseline`.
         cam_method: closed-form method of that CAM; None takes the one the model learned from, or "cam".
         max_pixels: photos above this are refused before they are decoded; None for no limit.
@@ -79,6 +81,7 @@ class Localizer:
         boxes: BoxRule = "largest",
         keep_aspect: bool = False,
         flip: bool = False,
+        refine: bool = False,
         with_cam: bool = False,
         cam_method: str | None = None,
         max_pixels: int | None = MAX_PIXELS,
@@ -112,7 +115,7 @@ class Localizer:
         self.size = card_size(card, model if loaded else "the model") if size is None else size
         self.batch_size = (32 if self.device.type == "cuda" else 8) if batch_size is None else batch_size
         self.box_rule: BoxRule = boxes
-        self.keep_aspect, self.flip = keep_aspect, flip
+        self.keep_aspect, self.flip, self.refine = keep_aspect, flip, refine
         self.with_cam, self.max_pixels = with_cam, max_pixels
         self.cam_method = cam_method or str(card.get("method", "cam"))
         self.cam_variant = str(card.get("variant", "published"))
@@ -214,6 +217,8 @@ class Localizer:
             logits = (logits + mirrored.logits.float()) / 2
             maps = (maps + foreground(mirrored.maps).flip(-1)) / 2
         scores, classes = self.model.classifier.probabilities(logits).max(1)
+        if self.refine:
+            maps = refined(batch.float() / 255, maps, self.threshold)
         maps = maps.cpu()
         baselines: Tensor | list[None] = [None] * len(images)
         if self.with_cam:
