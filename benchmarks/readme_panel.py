@@ -1,4 +1,4 @@
-"""Draw docs/images/photos.jpg: photos that the shipped model has nothing to do with, its CAM and its F-CAM with `--flip`.
+"""Draw docs/images/photos.jpg: the CAM and, with `--flip --refine`, the F-CAM of photos the shipped model has nothing to do with.
 
     python benchmarks/readme_panel.py
 
@@ -22,7 +22,7 @@ HEIGHT = 200
 
 def main() -> None:
     """One row per photo."""
-    localizer = fcam.Localizer(with_cam=True, flip=True)
+    localizer = fcam.Localizer(with_cam=True, flip=True, refine=True)
     rows, captions = [], []
     for name in NAMES:
         found = localizer(Image.fromarray(getattr(data, name)()))
