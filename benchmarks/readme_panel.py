@@ -1,4 +1,4 @@
-"""Draw docs/images/photos.jpg: the CAM and, with `--flip --refine`, the F-CAM of photos the shipped model has nothing to do with.
+"""Draw docs/images/photos.jpg: photos the shipped model has nothing to do with, CAM and F-CAM with `--flip --refine`.
 
     python benchmarks/readme_panel.py
 
