@@ -29,22 +29,25 @@ def rows(
     maps: Tensor, dataset: LocalizationDataset, shares: Sequence[float], refined: bool
 ) -> dict[str, list[float]]:
     """Percent at every share: "boxes" and "masks", as far as the set has them."""
-    found: dict[str, list[float]] = {}
-    for share in shares:
-        accuracy, overlaps = MaxBoxAcc(iou=(0.5,)), []
-        for index, batch in enumerate(DataLoader(dataset, batch_size=BATCH, collate_fn=collate)):  # type: ignore[arg-type]
-            own = maps[index * BATCH : (index + 1) * BATCH]
-            if refined:
-                own = refine(batch["image"].float() / 255, own, share)
+    accuracies = [MaxBoxAcc(iou=(0.5,)) for _ in shares]
+    overlaps: list[list[Tensor]] = [[] for _ in shares]
+    for index, batch in enumerate(DataLoader(dataset, batch_size=BATCH, collate_fn=collate)):  # type: ignore[arg-type]
+        found = maps[index * BATCH : (index + 1) * BATCH]
+        for share, accuracy, own in zip(shares, accuracies, overlaps, strict=True):
+            cut = refine(batch["image"].float() / 255, found, share) if refined else found
             if dataset.has_boxes:
-                accuracy.update(own, batch["boxes"])
+                accuracy.update(cut, batch["boxes"])
             if dataset.has_masks:
-                overlaps.append(overlap(own, share, batch["mask"]))
-        if dataset.has_boxes:
-            found.setdefault("boxes", []).append(accuracy.at_threshold(torch.tensor([share])).item())
-        if overlaps:
-            found.setdefault("masks", []).append(100 * torch.cat(overlaps).mean().item())
-    return found
+                own.append(overlap(cut, share, batch["mask"]))
+    values: dict[str, list[float]] = {}
+    if dataset.has_boxes:
+        values["boxes"] = [
+            accuracy.at_threshold(torch.tensor([share])).item()
+            for share, accuracy in zip(shares, accuracies, strict=True)
+        ]
+    if dataset.has_masks:
+        values["masks"] = [100 * torch.cat(own).mean().item() for own in overlaps]
+    return values
 
 
 def overlap(maps: Tensor, share: float, masks: Tensor) -> Tensor:

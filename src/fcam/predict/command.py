@@ -52,7 +52,7 @@ class PredictConfig:
     flip: bool = False
     """Also look at the mirrored photo and take the mean of both maps: twice the work (measured in docs/results.md)."""
     refine: bool = False
-    """Let pixels of one colour agree on whether they are object: sharper masks (measured in docs/results.md)."""
+    """Let pixels of one colour agree on whether they are object: sharper masks, slower (measured in docs/results.md)."""
     overlays: bool = True
     """Write overlays/: heat, contour, box, label."""
     masks: bool = True
