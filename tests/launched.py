@@ -20,7 +20,7 @@ def in_two_processes(*arguments: str) -> str:
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=120, env=environment
+        [*command, *arguments], capture_output=True, text=True, timeout=300, env=environment
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

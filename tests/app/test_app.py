@@ -23,7 +23,7 @@ from fcam.app.viewer import Session, Viewer
 from fcam.errors import FcamError
 from fcam.predict.localizer import Localizer
 from fcam.predict.output import load_predictions, name_outputs, save
-from fcam.predict.prediction import cut
+from fcam.predict.prediction import BoxRule, cut
 from fcam.registry import create_model
 
 CLASSES = [f"class <{i}>" for i in range(7)]
@@ -73,7 +73,7 @@ def test_every_method_gives_the_map_that_fcam_cam_gives(
 ) -> None:
     localizer, seen = viewer.models[session.model], shown(session).seen
     other = seen.ranking[2].class_idx
-    found = class_map(localizer, seen, other, method)
+    found = class_map(seen, other, method)
     images = seen.pixels[None].float() / 255
     raw = cams.cam(localizer.model, images, other, method)
     expected = torch.nn.functional.interpolate(raw[None], size=(180, 240), mode="bilinear", antialias=True)
@@ -112,6 +112,30 @@ def test_all_boxes_follow_the_rule(viewer: Viewer, session: Session) -> None:
     assert len(shown(high).cam.full.boxes) == 1
     assert len(shown(every).cam.full.boxes) >= 1
     assert "boxes" in screen.details(every) or "1 box" in screen.details(every)
+
+
+@pytest.mark.parametrize("ways", [("flip",), ("refine",), ("zoom",), ("flip", "refine", "zoom")])
+@pytest.mark.parametrize("rule", ["largest", "all"])
+def test_better_maps_are_those_of_predict_with_the_same_options(
+    viewer: Viewer, session: Session, model: str, photo: Path, ways: tuple[str, ...], rule: BoxRule
+) -> None:
+    other = shown(session).seen.ranking[1].class_idx
+    changed = viewer.use_rule(viewer.use_ways(viewer.use_class(session, other), ways), rule)
+    expected = Localizer(model, boxes=rule, **dict.fromkeys(ways, True))(photo)  # type: ignore[arg-type]
+    np.testing.assert_allclose(shown(changed).fcam.full.cam, expected.cam, atol=1e-6)
+    np.testing.assert_array_equal(shown(changed).fcam.full.boxes, expected.boxes)
+    assert shown(changed).class_idx == other, "the CAM on screen stays that of the chosen class"
+    plain = viewer.use_ways(changed, ())
+    np.testing.assert_allclose(shown(plain).fcam.full.cam, shown(session).fcam.full.cam, atol=1e-6)
+    if "flip" in ways:
+        assert not np.allclose(shown(plain).fcam.full.cam, expected.cam, atol=1e-3)
+
+
+def test_better_maps_are_saved_with_what_made_them(viewer: Viewer, session: Session, tmp_path: Path) -> None:
+    path = viewer.save(viewer.use_ways(session, ["flip", "zoom"]), tmp_path)
+    with zipfile.ZipFile(path) as packed:
+        settings = json.loads(packed.read("predictions.json"))["settings"]
+    assert (settings["flip"], settings["refine"], settings["zoom"]) == (True, False, True)
 
 
 def test_the_cut_stays_for_the_next_photo_and_goes_with_the_model(

@@ -219,6 +219,15 @@ def test_all_boxes(page: Any) -> None:
     )
 
 
+def test_better_maps_are_a_click_away(page: Any) -> None:
+    share = "document.querySelector('#fcam-share').textContent"
+    before = page.execute_script(f"return {share}")
+    page.execute_script("document.querySelectorAll('#ways input')[0].click()")
+    wait(page, f"{share} !== '{before}'")
+    page.execute_script("document.querySelectorAll('#ways input')[0].click()")
+    wait(page, f"{share} === '{before}'")
+
+
 def test_another_method_and_class_change_the_cam(page: Any) -> None:
     first = sources(page)
     choose(page, "method", "LayerCAM")

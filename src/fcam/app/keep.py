@@ -12,30 +12,27 @@ from fcam.app.look import Look
 from fcam.errors import escaped
 from fcam.files import write_bytes
 from fcam.predict.command import PredictConfig, settings_of
-from fcam.predict.localizer import Localizer
 from fcam.predict.output import Journal, Outputs, joined, name_outputs, save
 from fcam.predict.prediction import Prediction
 
 OUTPUTS = Outputs(overlays=True, masks=True, heatmaps=8, panels=True)
 
 
-def write_zip(
-    folder: Path, localizer: Localizer, seen: Look, fcam: Prediction, cam: Prediction, method: str
-) -> Path:
+def write_zip(folder: Path, seen: Look, fcam: Prediction, cam: Prediction, method: str) -> Path:
     """Write overlay, mask, heat map, panel and `predictions.json` of one photo into a zip in `folder`; its path.
 
     `fcam` and `cam` as cut on screen, at the photo's own size. Raises `FcamError` when it cannot be written.
     """
     prediction = dataclasses.replace(fcam, baseline=cam.cam)
     (named,) = name_outputs([Path(escaped(seen.name))])
-    settings = settings_of(PredictConfig((seen.name,), model=seen.model, with_cam=True), localizer)
+    settings = settings_of(PredictConfig((seen.name,), model=seen.model, with_cam=True), seen.localizer)
     settings |= {"threshold": prediction.threshold, "boxes": prediction.box_rule}
     settings |= {"cam_method": method, "cam_class": cam.label}
     with TemporaryDirectory(dir=folder) as inner:
         out = Path(inner)
         journal = Journal(out, settings, resume=False)
         journal.add(save(prediction, named, out, OUTPUTS))
-        journal.close([named.path], {"classes": localizer.classes, "interrupted": False})
+        journal.close([named.path], {"classes": seen.localizer.classes, "interrupted": False})
         stream = io.BytesIO()
         with zipfile.ZipFile(stream, "w") as packed:  # pictures are compressed already
             for file in sorted(path for path in out.rglob("*") if path.is_file()):

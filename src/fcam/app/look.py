@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fcam import cams, checkpoint
 from fcam.errors import FcamError
-from fcam.model import foreground
 from fcam.predict.localizer import Localizer, NetworkOutput, to_size
 from fcam.predict.prediction import Prediction
 
@@ -36,10 +35,12 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """One run of the network on one photo."""
+    """One look at one photo."""
 
     name: str
     """What the photo is called."""
+    localizer: Localizer = field(repr=False)
+    """What looked at it, in its way."""
     model: str
     """What the model is called."""
     prediction: Prediction
@@ -62,26 +63,24 @@ class Look:
         )
 
 
-@torch.inference_mode()
 def look(localizer: Localizer, photo: Image.Image, name: str, model: str) -> Look:
-    """Run the network once on an RGB photo; raises `FcamError` when its output is not finite."""
+    """Look at an RGB photo in the localizer's way; raises `FcamError` when the network's output is not finite."""
     pixels = localizer.prepare(photo)
-    images = _images(localizer, pixels).contiguous(memory_format=torch.channels_last)
-    with torch.autocast(localizer.device.type, localizer.dtype, enabled=localizer.dtype != torch.float32):
-        out = localizer.model(images)
-    scores = localizer.model.classifier.probabilities(out.logits.float())[0]
+    logits, maps, top = localizer.see(pixels[None])
+    scores = localizer.model.classifier.probabilities(logits)[0]
     best, classes = scores.topk(min(TOP, len(scores)))
-    output = NetworkOutput(int(classes[0]), float(best[0]), foreground(out.maps)[0].cpu(), None)
+    seen = NetworkOutput(int(classes[0]), float(best[0]), maps[0].cpu(), None)
+    (output,) = localizer.look_closer([photo], [seen])
     names = localizer.classes
     ranking = tuple(
         Ranked(index, names[index] if names else str(index), score)
         for index, score in zip(classes.tolist(), best.tolist(), strict=True)
     )
     prediction = localizer.finish(photo, output, name)
-    return Look(name, model, prediction, ranking, pixels, out.features[-1].float())
+    return Look(name, localizer, model, prediction, ranking, pixels, top.float())
 
 
-def class_map(localizer: Localizer, seen: Look, class_idx: int, method: str) -> Prediction:
+def class_map(seen: Look, class_idx: int, method: str) -> Prediction:
     """Return the classifier's CAM of one class, by one of `METHODS`, at the photo's size, cut where F-CAM was.
 
     All but RefineCAM run the head alone. A CAM that is empty is all zeros. Raises `FcamError` for a class that is
@@ -89,7 +88,7 @@ def class_map(localizer: Localizer, seen: Look, class_idx: int, method: str) -> 
     """
     if method not in METHODS:
         raise FcamError(f"there is no method {method!r} here; take one of {', '.join(METHODS)}")
-    ranked = seen.ranked(class_idx)
+    ranked, localizer = seen.ranked(class_idx), seen.localizer
     index = torch.tensor([class_idx], device=localizer.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cams.EmptyMapWarning)  # the page says it

@@ -14,7 +14,7 @@ import gradio as gr
 from fcam import __version__
 from fcam.app import viewer as screen
 from fcam.app.look import METHODS
-from fcam.app.viewer import Session, Viewer
+from fcam.app.viewer import WAYS, Session, Viewer
 from fcam.app.words import WELCOME
 from fcam.errors import FcamError
 
@@ -60,6 +60,7 @@ class Controls:
     on: gr.Button
     model: gr.Dropdown
     method: gr.Dropdown
+    ways: gr.CheckboxGroup
     shown_class: gr.Dropdown
     headline: gr.HTML
     results: gr.Column
@@ -102,6 +103,8 @@ def _choices(c: Controls, viewer: Viewer, first: Session, source: str) -> None:
         methods, value=first.method, label="CAM method", filterable=False, elem_id="method"
     )
     c.shown_class = gr.Dropdown([], label="CAM of the class", filterable=False, elem_id="class")
+    ways = [(title, name) for name, title in WAYS.items()]
+    c.ways = gr.CheckboxGroup(ways, value=list(first.ways), label="Better F-CAM, slower", elem_id="ways")
 
 
 def _results(c: Controls, first: Session) -> None:
@@ -206,8 +209,9 @@ def _connect(page: gr.Blocks, viewer: Viewer, c: Controls, temporary: Path) -> N
         )
 
     on(c.model.input, viewer.use_model, c.model)
+    on(c.ways.input, viewer.use_ways, c.ways)
     on(c.method.input, viewer.use_method, c.method)
     on(c.shown_class.input, viewer.use_class, c.shown_class)
     on(c.reset.click, lambda session: viewer.use_threshold(session, None))
     on(c.threshold.input, viewer.use_threshold, c.threshold, quick=True)
-    on(c.rule.input, viewer.use_rule, c.rule, quick=True)
+    on(c.rule.input, viewer.use_rule, c.rule)

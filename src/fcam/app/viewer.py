@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from fcam.app.view import View, contour, view
 from fcam.data.images import ImageError
 from fcam.errors import FcamError
 from fcam.predict.prediction import BoxRule
+
+WAYS = {"flip": "Mirror", "refine": "Refine", "zoom": "Zoom"}
+"""Ways to a better map that cost time, as `fcam predict` calls them, and what they are called on the page."""
 
 Pictures = tuple[Image.Image | None, Image.Image | None, Image.Image | None]
 
@@ -41,6 +44,8 @@ class Session:
     model: str = ""
     method: str = "cam"
     rule: BoxRule = "largest"
+    ways: tuple[str, ...] = ()
+    """Which of `WAYS` are on."""
     threshold: float | None = None
     """Where the user has put the cut; None follows the model."""
     shown: Shown | None = field(default=None, repr=False)
@@ -95,6 +100,10 @@ class Viewer:
         seen = session.shown.seen
         return self._look(session, seen.prediction.photo, seen.name)
 
+    def use_ways(self, session: Session, ways: Sequence[str]) -> Session:
+        """Look at the same photo in other ways, of `WAYS`, still cut where it was."""
+        return self._again(dataclasses.replace(session, ways=tuple(ways)))
+
     def use_method(self, session: Session, method: str) -> Session:
         """Show the same class's CAM by another method."""
         if session.shown is None:
@@ -112,22 +121,33 @@ class Viewer:
         return self._cut(dataclasses.replace(session, threshold=threshold))
 
     def use_rule(self, session: Session, rule: BoxRule) -> Session:
-        """Box the largest component or all of them; the network does not run."""
-        return self._cut(dataclasses.replace(session, rule=rule))
+        """Box the largest component or all of them; the network runs only where it looks at each of them closer."""
+        session = dataclasses.replace(session, rule=rule)
+        return self._again(session) if "zoom" in session.ways else self._cut(session)
 
     def save(self, session: Session, folder: Path) -> Path:
         """Write what is on screen into a zip in `folder`; raises `FcamError` when there is nothing."""
         if session.shown is None:
             raise FcamError("there is nothing to save yet; choose a photo")
         shown = session.shown
-        localizer = self.models[shown.seen.model]
-        return write_zip(folder, localizer, shown.seen, shown.fcam.full, shown.cam.full, session.method)
+        return write_zip(folder, shown.seen, shown.fcam.full, shown.cam.full, session.method)
+
+    def _again(self, session: Session) -> Session:
+        """Look once more at the photo on screen, if there is one, and keep the class whose CAM is shown."""
+        if session.shown is None:
+            return session
+        seen, class_idx = session.shown.seen, session.shown.class_idx
+        after = self._look(session, seen.prediction.photo, seen.name)
+        if after.shown is None or class_idx not in {row.class_idx for row in after.shown.seen.ranking}:
+            return after
+        return self._explain(after, after.shown, session.method, class_idx)
 
     def _look(self, session: Session, photo: Image.Image, name: str) -> Session:
         try:
-            localizer = self.models[session.model]
+            options = {way: way in session.ways for way in WAYS}
+            localizer = self.models[session.model].using(boxes=session.rule, **options)
             seen = look(localizer, photo, name, session.model)
-            cam = class_map(localizer, seen, seen.prediction.class_idx, session.method)
+            cam = class_map(seen, seen.prediction.class_idx, session.method)
         except FcamError as error:
             return dataclasses.replace(session, shown=None, problem=str(error))
         shown = Shown(seen, view(seen.prediction), view(cam))
@@ -136,7 +156,7 @@ class Viewer:
     def _explain(self, session: Session, shown: Shown, method: str, class_idx: int) -> Session:
         """Put another CAM beside F-CAM; where there is none, all stays and a sentence says why."""
         try:
-            cam = class_map(self.models[shown.seen.model], shown.seen, class_idx, method)
+            cam = class_map(shown.seen, class_idx, method)
         except FcamError as error:
             return dataclasses.replace(session, problem=str(error))
         shown = dataclasses.replace(shown, cam=view(cam))

@@ -53,6 +53,8 @@ class PredictConfig:
     """Also look at the mirrored photo and take the mean of both maps: twice the work (measured in docs/results.md)."""
     refine: bool = False
     """Let pixels of one colour agree on whether they are object: sharper masks, slower (measured in docs/results.md)."""
+    zoom: bool = False
+    """Look a second time, closer, at what was found: better maps of small objects, up to twice the work (docs/results.md)."""
     overlays: bool = True
     """Write overlays/: heat, contour, box, label."""
     masks: bool = True
@@ -109,6 +111,7 @@ def run_predict(config: PredictConfig) -> int:
         keep_aspect=config.keep_aspect,
         flip=config.flip,
         refine=config.refine,
+        zoom=config.zoom,
         with_cam=config.with_cam,
         max_pixels=round(config.max_megapixels * 1e6),
         classifier=config.classifier or None,
@@ -182,6 +185,7 @@ def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
         "keep_aspect": localizer.keep_aspect,
         "flip": localizer.flip,
         "refine": localizer.refine,
+        "zoom": localizer.zoom,
         "precision": str(localizer.dtype).removeprefix("torch."),
         "overlays": config.overlays,
         "masks": config.masks,

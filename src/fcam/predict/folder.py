@@ -224,7 +224,8 @@ class _Run:
 
     def _infer(self, batch: Sequence[_Read], writers: ThreadPoolExecutor) -> None:
         pixels = torch.stack([read.pixels for read in batch])
-        for read, output in zip(batch, self.localizer.infer(pixels), strict=True):
+        outputs = self.localizer.look([read.photo for read in batch], pixels)
+        for read, output in zip(batch, outputs, strict=True):
             future = writers.submit(self._write, read.named, read.photo, output)
             self.writing[future] = read.weight
 

@@ -1,14 +1,16 @@
 """From a photo to its label, map, mask and boxes: `Localizer`, the friendly face of a trained model.
 
 The network sees the photo resized to a square, as the benchmark does; its foreground map S² is resized once,
-bilinearly, to the photo's own size, and mask and boxes are cut out of that.
+bilinearly, to the photo's own size, and mask and boxes are cut out of that. Asked to, it then looks at what it found once
+more, closer.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple, cast, overload
 
@@ -28,6 +30,7 @@ from fcam.folding import folded
 from fcam.model import FCAM, FCAMOutput, foreground
 from fcam.model_card import card_size, card_threshold
 from fcam.precision import fast_dtype
+from fcam.predict.closer import Closer, look_into, put_in, windows
 from fcam.predict.photo import Photo, as_image, is_one
 from fcam.predict.prediction import BoxRule, Prediction, cut
 from fcam.refine import refine as refined
@@ -43,6 +46,8 @@ class NetworkOutput(NamedTuple):
     score: float
     map: Tensor
     baseline: Tensor | None
+    closer: tuple[Closer, ...] = ()
+    """What a second look saw, in windows of the photo."""
 
 
 class Localizer:
@@ -63,6 +68,8 @@ class Localizer:
             sides that are multiples of 32, instead of the square it was trained on.
         flip: also show the network the mirrored photo and take the mean of both maps and scores, for twice the work.
         refine: let pixels of one colour agree on whether they are object, `fcam.refine.refine`, for sharper masks.
+        zoom: look a second time at what the first look has found, cut out of the photo with a margin: better maps of
+            objects that are small in the photo, for up to twice the work (more where `boxes` is "all").
         with_cam: also return the classifier's own CAM of the predicted class, as `Prediction.baseline`.
         cam_method: closed-form method of that CAM; None takes the one the model learned from, or "cam".
         max_pixels: photos above this are refused before they are decoded; None for no limit.
@@ -82,6 +89,7 @@ class Localizer:
         keep_aspect: bool = False,
         flip: bool = False,
         refine: bool = False,
+        zoom: bool = False,
         with_cam: bool = False,
         cam_method: str | None = None,
         max_pixels: int | None = MAX_PIXELS,
@@ -115,7 +123,7 @@ class Localizer:
         self.size = card_size(card, model if loaded else "the model") if size is None else size
         self.batch_size = (32 if self.device.type == "cuda" else 8) if batch_size is None else batch_size
         self.box_rule: BoxRule = boxes
-        self.keep_aspect, self.flip, self.refine = keep_aspect, flip, refine
+        self.keep_aspect, self.flip, self.refine, self.zoom = keep_aspect, flip, refine, zoom
         self.with_cam, self.max_pixels = with_cam, max_pixels
         self.cam_method = cam_method or str(card.get("method", "cam"))
         self.cam_variant = str(card.get("variant", "published"))
@@ -181,8 +189,9 @@ class Localizer:
             yield from self._run(batch)
 
     def _run(self, batch: list[tuple[Image.Image, str | None, Tensor]]) -> Iterator[Prediction]:
-        outputs = self.infer(torch.stack([pixels for _, _, pixels in batch]))
-        for (image, source, _), output in zip(batch, outputs, strict=True):
+        images, sources, pixels = zip(*batch, strict=True)
+        outputs = self.look(images, torch.stack(pixels))
+        for image, source, output in zip(images, sources, outputs, strict=True):
             yield self.finish(image, output, source)
 
     def open(self, photo: Photo) -> Image.Image:
@@ -206,9 +215,39 @@ class Localizer:
         width, height = (max(32, round(side / 32) * 32) for side in sides)
         return width, height
 
+    def using(self, *, boxes: BoxRule, flip: bool, refine: bool, zoom: bool) -> Localizer:
+        """Return a localizer that looks in another way, with the same network."""
+        other = copy.copy(self)
+        other.box_rule, other.flip, other.refine, other.zoom = boxes, flip, refine, zoom
+        other._check()
+        return other
+
+    def look(self, photos: Sequence[Image.Image], images: Tensor) -> list[NetworkOutput]:
+        """Run the network on RGB photos, with `zoom` on parts of them too; `images` (B, 3, h, w) come from `prepare`."""
+        return self.look_closer(photos, self.infer(images))
+
+    def look_closer(
+        self, photos: Sequence[Image.Image], outputs: Sequence[NetworkOutput]
+    ) -> list[NetworkOutput]:
+        """With `zoom`, add to each output what the network sees in windows around what it found; otherwise nothing."""
+        if not self.zoom:
+            return list(outputs)
+        places = [
+            windows(output.map, photo.size, self.threshold, self.box_rule)
+            for photo, output in zip(photos, outputs, strict=True)
+        ]
+        seen = look_into(
+            photos, places, self.prepare, lambda batch: self.see(batch)[1].cpu(), self.batch_size
+        )
+        return [output._replace(closer=closer) for output, closer in zip(outputs, seen, strict=True)]
+
     @torch.inference_mode()
-    def infer(self, images: Tensor) -> list[NetworkOutput]:
-        """Run the network once, or twice with `flip`, on uint8 (B, 3, h, w); return what it says, on the CPU."""
+    def see(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the network once, or twice with `flip`, on uint8 (B, 3, h, w).
+
+        Returns logits (B, K) and maps (B, h, w), float32, and the features (B, C, h', w') that CAMs are read from; all on
+        the device.
+        """
         batch = images.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
         out = self._forward(batch)
         logits, maps = out.logits.float(), foreground(out.maps)
@@ -216,13 +255,19 @@ class Localizer:
             mirrored = self._forward(batch.flip(-1))
             logits = (logits + mirrored.logits.float()) / 2
             maps = (maps + foreground(mirrored.maps).flip(-1)) / 2
-        scores, classes = self.model.classifier.probabilities(logits).max(1)
         if self.refine:
             maps = refined(batch.float() / 255, maps, self.threshold)
+        return logits, maps, out.features[-1]
+
+    @torch.inference_mode()
+    def infer(self, images: Tensor) -> list[NetworkOutput]:
+        """Say of each of the images, uint8 (B, 3, h, w), what the network sees in it; on the CPU."""
+        logits, maps, top = self.see(images)
+        scores, classes = self.model.classifier.probabilities(logits).max(1)
         maps = maps.cpu()
         baselines: Tensor | list[None] = [None] * len(images)
         if self.with_cam:
-            baselines = self.class_maps(images, out.features[-1], classes).cpu()
+            baselines = self.class_maps(images, top, classes).cpu()
         return [
             NetworkOutput(index, score, maps[i], baselines[i])
             for i, (index, score) in enumerate(zip(classes.tolist(), scores.tolist(), strict=True))
@@ -261,9 +306,12 @@ class Localizer:
 
         Raises `FcamError` when the network returned values that are not finite.
         """
-        if not (np.isfinite(output.score) and bool(output.map.isfinite().all())):
+        maps = (output.map, *(closer.map for closer in output.closer))
+        if not (np.isfinite(output.score) and all(bool(map.isfinite().all()) for map in maps)):
             raise FcamError("the network's output is not finite; try dtype float32, or check the weights")
         cam = to_size(output.map, photo.size)
+        if output.closer:
+            cam = put_in(cam, output.closer, self.threshold, to_size)
         mask, boxes = cut(cam, self.threshold, self.box_rule)
         return Prediction(
             label=self.classes[output.class_idx] if self.classes else str(output.class_idx),
