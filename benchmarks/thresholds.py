@@ -1,10 +1,8 @@
 """Boxes and masks of the shipped model, or of a run, when its map is cut at several shares of its maximum; prints Markdown.
 
     python benchmarks/thresholds.py --data ../shared/data --split val
-    python benchmarks/thresholds.py --data ../shared/data --split val --shares 0.9 --refine
 
 MaxBoxAcc at IoU 0.5 where the set has boxes, and the mean overlap of each photo's mask with the true one where it has masks.
-With `--refine` each column's map is refined for its share, as `fcam predict --refine` does.
 """
 
 from __future__ import annotations
@@ -20,25 +18,21 @@ from torch.utils.data import DataLoader
 from fcam.data import LocalizationDataset, collate
 from fcam.metrics import MaxBoxAcc
 from fcam.model import FCAM
-from fcam.refine import refine
 from photo_sets import HEADLINE
 from sizes import BATCH, SIDE, maps_at, opened
 
 
-def rows(
-    maps: Tensor, dataset: LocalizationDataset, shares: Sequence[float], refined: bool
-) -> dict[str, list[float]]:
+def rows(maps: Tensor, dataset: LocalizationDataset, shares: Sequence[float]) -> dict[str, list[float]]:
     """Percent at every share: "boxes" and "masks", as far as the set has them."""
     accuracies = [MaxBoxAcc(iou=(0.5,)) for _ in shares]
     overlaps: list[list[Tensor]] = [[] for _ in shares]
     for index, batch in enumerate(DataLoader(dataset, batch_size=BATCH, collate_fn=collate)):  # type: ignore[arg-type]
         found = maps[index * BATCH : (index + 1) * BATCH]
         for share, accuracy, own in zip(shares, accuracies, overlaps, strict=True):
-            cut = refine(batch["image"].float() / 255, found, share) if refined else found
             if dataset.has_boxes:
-                accuracy.update(cut, batch["boxes"])
+                accuracy.update(found, batch["boxes"])
             if dataset.has_masks:
-                own.append(overlap(cut, share, batch["mask"]))
+                own.append(overlap(found, share, batch["mask"]))
     values: dict[str, list[float]] = {}
     if dataset.has_boxes:
         values["boxes"] = [
@@ -65,7 +59,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the four sets")
     parser.add_argument("--split", default="val", choices=("val", "test"))
     parser.add_argument("--shares", type=float, nargs="+", default=(0.2, 0.35, 0.5, 0.7, 0.8, 0.9, 0.95))
-    parser.add_argument("--refine", action="store_true")
     parser.add_argument("--model", default="lite0", help="run or model folder")
     parser.add_argument("--sets", nargs="+", default=list(HEADLINE), choices=list(HEADLINE))
     arguments = parser.parse_args()
@@ -75,7 +68,7 @@ def main() -> None:
     for name in arguments.sets:
         dataset = opened(arguments.data / name, arguments.split, SIDE)
         maps, _ = maps_at(model, dataset, flips=False)
-        for truth, values in rows(maps, dataset, arguments.shares, arguments.refine).items():
+        for truth, values in rows(maps, dataset, arguments.shares).items():
             cells = " | ".join(f"{value:.1f}" for value in values)
             print(f"| {name} | {truth} | {cells} |", flush=True)
 
