@@ -56,12 +56,30 @@ def test_yolo(tmp_path: Path) -> None:
 def test_yolo_lists_no_photo_that_would_be_read_with_other_labels(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [row("x"), row("x_png", file="x.png"), row("unsure", score=0.1)]
+    rows = [
+        row("x"),
+        row("x_png", file="x.png"),
+        row("unsure", score=0.1),
+        row("images/a"),
+        row("my images/b"),
+    ]
     export_labels(rows, tmp_path, ["yolo"], CLASSES, LabelOptions(min_score=0.5))
-    assert (tmp_path / "train.txt").read_text() == "./images/x.jpg\n"
-    assert "1 photos share their name with another one and are left out of train.txt" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    listed = (tmp_path / "train.txt").read_text().splitlines()
+    assert listed == ["./images/x.jpg", "./images/my images/b.jpg"]
+    for path in listed:  # as Ultralytics does
+        assert Path("/labels/".join(str(tmp_path / path).rsplit("/images/", 1))).with_suffix(".txt").exists()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2 photos are left out of train.txt, such as x.png" in said
+    assert "look for its labels in labels/x.txt, and they are in labels/x_png.txt" in said
+
+
+def test_yolo_reads_no_labels_for_a_folder_called_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export_labels([row("a/images/x")], tmp_path, ["yolo"], CLASSES)
+    assert (tmp_path / "train.txt").read_text() == ""
+    said = " ".join(capsys.readouterr().err.split())
+    assert "look for its labels in images/a/labels/x.txt, and they are in labels/a/images/x.txt" in said
 
 
 def test_an_interrupted_export_knows_its_files_again(tmp_path: Path) -> None:
