@@ -12,6 +12,8 @@ import yaml
 
 from fcam.errors import FcamError
 from fcam.labels.export import LabelOptions, export_labels, select
+from fcam.labels.written import Written
+from fcam.predict.command import PredictConfig, run_predict
 
 CLASSES = ["cat", "dog", "old owl"]
 
@@ -133,8 +135,70 @@ def test_labels_of_a_laxer_export_are_removed_and_those_of_others_stay(
         said = " ".join(capsys.readouterr().err.split())
         assert "2 label files stay though their photos are left out now" in said
     (tmp_path / "exported.json").write_text("torn")
+    for name in ("train.txt", "data.yaml"):
+        (tmp_path / name).unlink(missing_ok=True)
     export_labels([row("sure", score=0.2)], tmp_path, [label_format], CLASSES, strict)
     assert paths["sure"].exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "label_format"), [("labels/{}.txt", "yolo"), ("Annotations/{}.xml", "voc")]
+)
+def test_labels_made_or_corrected_by_hand_are_not_written_over(
+    tmp_path: Path, label: str, label_format: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = {name: tmp_path / label.format(name) for name in ("a/x", "b", "corrected", "theirs")}
+    export_labels([row(), row("b"), row("corrected")], tmp_path, [label_format], CLASSES)
+    for name in ("corrected", "theirs"):
+        paths[name].write_text("by hand")
+    before = paths["b"].read_text()
+    for _ in range(2):
+        made = export_labels(
+            [row(name, label="cat", class_idx=0) for name in paths], tmp_path, [label_format], CLASSES
+        )
+        assert [path for path in made[label_format] if path in paths.values()] == [paths["a/x"], paths["b"]]
+        assert {name for name, path in paths.items() if path.read_text() == "by hand"} == {
+            "corrected",
+            "theirs",
+        }
+        assert paths["b"].read_text() != before
+        said = " ".join(capsys.readouterr().err.split())
+        assert "2 label files stay as they are" in said
+    if label_format == "yolo":
+        assert "./images/corrected.jpg" in (tmp_path / "train.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("shared", "label_format"), [("coco.json", "coco"), ("data.yaml", "yolo"), ("train.txt", "yolo")]
+)
+def test_a_shared_file_of_somebody_else_ends_the_export_before_it_begins(
+    tmp_path: Path, shared: str, label_format: Any
+) -> None:
+    (tmp_path / shared).write_text("mine")
+    with pytest.raises(FcamError, match=rf"{shared} was not written by fcam.*move it away"):
+        export_labels([row()], tmp_path, [label_format], CLASSES)
+    config = PredictConfig(("photos",), "model", tmp_path, export=(label_format,))
+    with pytest.raises(FcamError, match=rf"{shared} was not written by fcam"):
+        run_predict(config)
+    assert [path.name for path in tmp_path.iterdir()] == [shared]
+    assert (tmp_path / shared).read_text() == "mine"
+
+
+def test_a_killed_export_knows_its_files_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def kill(done: int) -> None:
+        raise KeyboardInterrupt
+
+    rows = [row(name) for name in "abc"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Written, "finish", lambda self, names: None)  # nothing runs after a kill
+        with pytest.raises(KeyboardInterrupt):
+            export_labels(rows, tmp_path, ["yolo"], CLASSES, on_photo=kill)
+    assert (tmp_path / "labels/a.txt").exists()
+    export_labels(rows, tmp_path, ["yolo"], CLASSES, LabelOptions(class_agnostic=True))
+    assert (tmp_path / "labels/a.txt").read_text().startswith("0 ")
+    assert "stay" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a\udcff", "b\x01", "c\uffff/x"])

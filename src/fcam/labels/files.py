@@ -1,8 +1,8 @@
 """The formats of labels: COCO json, YOLO txt, Pascal VOC xml and png.
 
-Every writer takes the photos one by one and returns the paths it wrote; it raises `FcamError` for a folder that
-cannot be written to and, where it needs one, for a mask that cannot be used. Names that are not valid UTF-8 stand
-escaped in the files, as they do in `predictions.json`.
+Every writer takes the photos one by one, writes no label files of those that are `kept`, and returns the paths it wrote;
+it raises `FcamError` for a folder that cannot be written to and, where it needs one, for a mask that cannot be used. Names
+that are not valid UTF-8 stand escaped in the files, as they do in `predictions.json`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ OWN_FILES = {
     "voc-seg": (CLASS_MASK, ANNOTATION),
 }
 """Paths of the files that each photo has of its own, with the photo's name in the braces; coco has none."""
+SHARED_FILES = {
+    "coco": ("coco.json",),
+    "yolo": ("train.txt", "data.yaml"),
+    "yolo-seg": ("train.txt", "data.yaml"),
+    "voc-seg": ("labelmap.txt",),
+}
+"""Paths of the files that all photos share."""
 
 
 def write_coco(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: Path) -> list[Path]:
@@ -104,6 +111,8 @@ def _write_yolo(
     for photo in photos:
         own, sought = YOLO.format(photo.name), _sought(photo.file)
         (listed if own == sought else unread).append((photo.file, sought, own))
+        if photo.kept:
+            continue
         lines = [f"{photo.category} " + " ".join(f"{s:.6f}" for s in line) + "\n" for line in shares(photo)]
         paths.append(out / YOLO.format(photo.name))
         write_text(paths[-1], "".join(lines))
@@ -132,7 +141,7 @@ def _sought(file: str) -> str:
 
 def write_voc(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: Path) -> list[Path]:
     """Write `Annotations/NAME.xml` (Pascal VOC: pixels counted from 1, both corners inside the box)."""
-    return [_write_annotation(photo, classes, out, segmented=False) for photo in photos]
+    return [_write_annotation(photo, classes, out, segmented=False) for photo in photos if not photo.kept]
 
 
 def _write_annotation(photo: LabelledPhoto, classes: Sequence[str], out: Path, segmented: bool) -> Path:
@@ -168,6 +177,8 @@ def write_voc_seg(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: 
     colors = _voc_colors()
     paths = []
     for photo in photos:
+        if photo.kept:
+            continue
         mask = np.zeros((photo.height, photo.width), np.uint8)
         for (x0, y0, x1, y1), pixels in photo.regions():
             mask[y0:y1, x0:x1][pixels] = photo.category + 1
