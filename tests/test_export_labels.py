@@ -12,6 +12,8 @@ import yaml
 
 from fcam.errors import FcamError
 from fcam.labels.export import LabelOptions, export_labels, select
+from fcam.labels.written import Written
+from fcam.predict.command import PredictConfig, run_predict
 
 CLASSES = ["cat", "dog", "old owl"]
 
@@ -56,12 +58,30 @@ def test_yolo(tmp_path: Path) -> None:
 def test_yolo_lists_no_photo_that_would_be_read_with_other_labels(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [row("x"), row("x_png", file="x.png"), row("unsure", score=0.1)]
+    rows = [
+        row("x"),
+        row("x_png", file="x.png"),
+        row("unsure", score=0.1),
+        row("images/a"),
+        row("my images/b"),
+    ]
     export_labels(rows, tmp_path, ["yolo"], CLASSES, LabelOptions(min_score=0.5))
-    assert (tmp_path / "train.txt").read_text() == "./images/x.jpg\n"
-    assert "1 photos share their name with another one and are left out of train.txt" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    listed = (tmp_path / "train.txt").read_text().splitlines()
+    assert listed == ["./images/x.jpg", "./images/my images/b.jpg"]
+    for path in listed:  # as Ultralytics does
+        assert Path("/labels/".join(str(tmp_path / path).rsplit("/images/", 1))).with_suffix(".txt").exists()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2 photos are left out of train.txt, such as x.png" in said
+    assert "look for its labels in labels/x.txt, and they are in labels/x_png.txt" in said
+
+
+def test_yolo_reads_no_labels_for_a_folder_called_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export_labels([row("a/images/x")], tmp_path, ["yolo"], CLASSES)
+    assert (tmp_path / "train.txt").read_text() == ""
+    said = " ".join(capsys.readouterr().err.split())
+    assert "look for its labels in images/a/labels/x.txt, and they are in labels/a/images/x.txt" in said
 
 
 def test_an_interrupted_export_knows_its_files_again(tmp_path: Path) -> None:
@@ -115,8 +135,70 @@ def test_labels_of_a_laxer_export_are_removed_and_those_of_others_stay(
         said = " ".join(capsys.readouterr().err.split())
         assert "2 label files stay though their photos are left out now" in said
     (tmp_path / "exported.json").write_text("torn")
+    for name in ("train.txt", "data.yaml"):
+        (tmp_path / name).unlink(missing_ok=True)
     export_labels([row("sure", score=0.2)], tmp_path, [label_format], CLASSES, strict)
     assert paths["sure"].exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "label_format"), [("labels/{}.txt", "yolo"), ("Annotations/{}.xml", "voc")]
+)
+def test_labels_made_or_corrected_by_hand_are_not_written_over(
+    tmp_path: Path, label: str, label_format: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = {name: tmp_path / label.format(name) for name in ("a/x", "b", "corrected", "theirs")}
+    export_labels([row(), row("b"), row("corrected")], tmp_path, [label_format], CLASSES)
+    for name in ("corrected", "theirs"):
+        paths[name].write_text("by hand")
+    before = paths["b"].read_text()
+    for _ in range(2):
+        made = export_labels(
+            [row(name, label="cat", class_idx=0) for name in paths], tmp_path, [label_format], CLASSES
+        )
+        assert [path for path in made[label_format] if path in paths.values()] == [paths["a/x"], paths["b"]]
+        assert {name for name, path in paths.items() if path.read_text() == "by hand"} == {
+            "corrected",
+            "theirs",
+        }
+        assert paths["b"].read_text() != before
+        said = " ".join(capsys.readouterr().err.split())
+        assert "2 label files stay as they are" in said
+    if label_format == "yolo":
+        assert "./images/corrected.jpg" in (tmp_path / "train.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("shared", "label_format"), [("coco.json", "coco"), ("data.yaml", "yolo"), ("train.txt", "yolo")]
+)
+def test_a_shared_file_of_somebody_else_ends_the_export_before_it_begins(
+    tmp_path: Path, shared: str, label_format: Any
+) -> None:
+    (tmp_path / shared).write_text("mine")
+    with pytest.raises(FcamError, match=rf"{shared} was not written by fcam.*move it away"):
+        export_labels([row()], tmp_path, [label_format], CLASSES)
+    config = PredictConfig(("photos",), "model", tmp_path, export=(label_format,))
+    with pytest.raises(FcamError, match=rf"{shared} was not written by fcam"):
+        run_predict(config)
+    assert [path.name for path in tmp_path.iterdir()] == [shared]
+    assert (tmp_path / shared).read_text() == "mine"
+
+
+def test_a_killed_export_knows_its_files_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def kill(done: int) -> None:
+        raise KeyboardInterrupt
+
+    rows = [row(name) for name in "abc"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Written, "finish", lambda self, names: None)  # nothing runs after a kill
+        with pytest.raises(KeyboardInterrupt):
+            export_labels(rows, tmp_path, ["yolo"], CLASSES, on_photo=kill)
+    assert (tmp_path / "labels/a.txt").exists()
+    export_labels(rows, tmp_path, ["yolo"], CLASSES, LabelOptions(class_agnostic=True))
+    assert (tmp_path / "labels/a.txt").read_text().startswith("0 ")
+    assert "stay" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a\udcff", "b\x01", "c\uffff/x"])

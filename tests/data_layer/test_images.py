@@ -288,6 +288,13 @@ def test_find_images(tmp_path: Path) -> None:
     assert find_images(str(tmp_path / "b"))[0] == find_images(tmp_path / "b")[0]
 
 
+def test_a_file_is_listed_once_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "1.png").touch()
+    monkeypatch.chdir(tmp_path)
+    assert find_images(["b/../b/1.png", "b", tmp_path / "b" / "*.png"]) == ([Path("b/../b/1.png")], [])
+
+
 def test_a_name_with_brackets_is_a_file_before_it_is_a_pattern(tmp_path: Path) -> None:
     (tmp_path / "a[1].jpg").touch()
     assert find_images([tmp_path / "a[1].jpg"]) == ([tmp_path / "a[1].jpg"], [])

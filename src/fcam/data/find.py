@@ -42,21 +42,24 @@ def find_images(
     Folders are searched recursively for `SUFFIXES` in any case; hidden files and the pictures that a prediction
     left there (`RESULT_FOLDERS` beside a `RESULTS`) are passed over, and photos in a camera's format that cannot be
     read are a problem each, unless one that can lies beside them under the same name. Order is that
-    of the arguments, sorted by path within each; a file is listed once.
+    of the arguments, sorted by path within each; a file is listed once, by the path that named it first.
     """
-    found: dict[Path, None] = {}
+    found: dict[str, Path] = {}
     problems: list[Problem] = []
     for item in [paths] if isinstance(paths, str | os.PathLike) else paths:
         path = Path(item)
         if os.path.isdir(path):
-            found.update(dict.fromkeys(_search(path, problems)))
+            files = _search(path, problems)
         elif os.path.lexists(path):
-            found[path] = None
+            files = [path]
         elif glob.has_magic(str(path)):
-            found.update(dict.fromkeys(_matches(path, problems)))
+            files = _matches(path, problems)
         else:
+            files = []
             problems.append(Problem(str(item), absence(path)))
-    return list(found), problems
+        for file in files:
+            found.setdefault(os.path.abspath(file), file)
+    return list(found.values()), problems
 
 
 def files_below(

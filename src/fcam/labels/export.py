@@ -3,18 +3,27 @@
 The input is what `fcam predict` writes, `predictions.json` and `masks/`: labels are made at the end of a run
 or long after it. Photos whose boxes were all filtered out are left out of every format: no label says
 nothing, whereas an empty label file would teach a detector that there is nothing to see. What an earlier export wrote
-into the same folder and this one does not write again is removed.
+into the same folder and this one does not write again is removed; what somebody else wrote there, or has corrected since,
+is never written over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fcam.errors import FcamError, escaped
-from fcam.labels.files import OWN_FILES, write_coco, write_voc, write_voc_seg, write_yolo, write_yolo_seg
+from fcam.labels.files import (
+    OWN_FILES,
+    SHARED_FILES,
+    write_coco,
+    write_voc,
+    write_voc_seg,
+    write_yolo,
+    write_yolo_seg,
+)
 from fcam.labels.photos import LabelledPhoto
 from fcam.labels.written import Written
 from fcam.progress import say
@@ -127,7 +136,8 @@ def export_labels(
     """Write labels for the rows of `predictions.json` below `out`; return the files written, by format.
 
     Files of each photo that an earlier call wrote there and this one does not, because the photo gets no label now or is not
-    among the rows, are removed (`exported.json` lists what is ours); such files of anybody else stay and are named.
+    among the rows, are removed (`exported.json` lists what is ours). Files of a photo that anybody else wrote, or has changed
+    since, stay and are named.
 
     Args:
         rows: `load_predictions(run)["predictions"]`.
@@ -140,25 +150,57 @@ def export_labels(
 
     Raises:
         FcamError: an unknown format, or two that share files; an option out of range; a mask that is missing,
-            damaged or of another run; a folder that cannot be written to.
+            damaged or of another run; a folder that cannot be written to, or where somebody else's file has the name of one
+            that all photos share.
     """
     formats, rows, out = list(formats), list(rows), Path(out)
     check_formats(formats)
     photos, names = select(rows, classes, options or LabelOptions(), out if run is None else Path(run))
     check_formats(formats, classes=len(names))
+    check_folder(out, formats)
     written = Written(out)
     _remove_labels(written, [row["name"] for row in rows], {photo.name for photo in photos}, formats)
+    labelled = {name: _without_theirs(written, photos, OWN_FILES.get(name, ())) for name in formats}
+    _say_kept(written, labelled)
+    begun = {file for name, those in labelled.items() for file in _files(those, name)}
     made: dict[str, list[Path]] = {}
-    done: list[Path] = []
+    written.begin(begun)
     try:
-        for name in formats:
-            made[name] = WRITERS[name](
-                _counted(photos, on_photo, OWN_FILES.get(name, ()), done, out), names, out
-            )
+        for name, those in labelled.items():
+            made[name] = WRITERS[name](_counted(those, on_photo), names, out)
     finally:  # an interrupted export, too, leaves files that are ours
-        if ours := {*done, *(path for paths in made.values() for path in paths)}:
-            written.add(ours)
+        written.finish(begun)
     return made
+
+
+def check_folder(out: str | Path, formats: Iterable[str]) -> None:
+    """Raise `FcamError` where a file that all photos of these formats share would be written over somebody else's."""
+    written = Written(Path(out))
+    for name in (name for label_format in formats for name in SHARED_FILES.get(label_format, ())):
+        if not written.is_ours(name):
+            raise FcamError(
+                f"{Path(out) / name} was not written by fcam, or was changed since; move it away, or write the labels to "
+                "another folder"
+            )
+
+
+def _without_theirs(
+    written: Written, photos: Iterable[LabelledPhoto], places: Iterable[str]
+) -> list[LabelledPhoto]:
+    """Mark the photos with a file of their own, at one of `places`, that is somebody else's."""
+    places = tuple(places)
+    return [
+        replace(photo, kept=not all(written.is_ours(place.format(photo.name)) for place in places))
+        for photo in photos
+    ]
+
+
+def _files(photos: Iterable[LabelledPhoto], label_format: str) -> Iterator[str]:
+    """Paths of all files that are to be written for photos in a format."""
+    yield from SHARED_FILES.get(label_format, ())
+    for photo in photos:
+        if not photo.kept:
+            yield from (place.format(photo.name) for place in OWN_FILES.get(label_format, ()))
 
 
 def _remove_labels(
@@ -173,9 +215,27 @@ def _remove_labels(
     if kept:
         say(
             f"{len(kept)} label files stay though their photos are left out now: fcam did not write them, or they "
-            "were changed since; delete them unless you want them: "
-            f"{escaped(str(kept[0]))}{', ...' if len(kept) > 1 else ''}"
+            f"were changed since; delete them unless you want them: {_first(kept)}"
         )
+
+
+def _say_kept(written: Written, labelled: Mapping[str, Iterable[LabelledPhoto]]) -> None:
+    kept = [
+        written.out / place.format(photo.name)
+        for label_format, photos in labelled.items()
+        for photo in photos
+        for place in OWN_FILES.get(label_format, ())
+        if photo.kept
+    ]
+    if kept:
+        say(
+            f"{len(kept)} label files stay as they are: fcam did not write them, or they were changed since; delete them, "
+            f"and export again, to have them written anew: {_first(kept)}"
+        )
+
+
+def _first(paths: Sequence[Path]) -> str:
+    return f"{escaped(str(paths[0]))}{', ...' if len(paths) > 1 else ''}"
 
 
 def _is_at(file: str, place: str) -> bool:
@@ -185,15 +245,10 @@ def _is_at(file: str, place: str) -> bool:
 
 
 def _counted(
-    photos: Sequence[LabelledPhoto],
-    on_photo: Callable[[int], None] | None,
-    places: Sequence[str],
-    written: list[Path],
-    out: Path,
+    photos: Iterable[LabelledPhoto], on_photo: Callable[[int], None] | None
 ) -> Iterator[LabelledPhoto]:
-    """Hand out the photos one by one; each one's files are `written` when the next is asked for."""
+    """Hand out the photos one by one; each one's files are written when the next is asked for."""
     for done, photo in enumerate(photos, 1):
         yield photo
-        written += [out / place.format(photo.name) for place in places]
         if on_photo is not None:
             on_photo(done)

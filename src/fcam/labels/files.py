@@ -1,8 +1,8 @@
 """The formats of labels: COCO json, YOLO txt, Pascal VOC xml and png.
 
-Every writer takes the photos one by one and returns the paths it wrote; it raises `FcamError` for a folder that
-cannot be written to and, where it needs one, for a mask that cannot be used. Names that are not valid UTF-8 stand
-escaped in the files, as they do in `predictions.json`.
+Every writer takes the photos one by one, writes no label files of those that are `kept`, and returns the paths it wrote;
+it raises `FcamError` for a folder that cannot be written to and, where it needs one, for a mask that cannot be used. Names
+that are not valid UTF-8 stand escaped in the files, as they do in `predictions.json`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ OWN_FILES = {
     "voc-seg": (CLASS_MASK, ANNOTATION),
 }
 """Paths of the files that each photo has of its own, with the photo's name in the braces; coco has none."""
+SHARED_FILES = {
+    "coco": ("coco.json",),
+    "yolo": ("train.txt", "data.yaml"),
+    "yolo-seg": ("train.txt", "data.yaml"),
+    "voc-seg": ("labelmap.txt",),
+}
+"""Paths of the files that all photos share."""
 
 
 def write_coco(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: Path) -> list[Path]:
@@ -100,29 +107,41 @@ def _write_yolo(
     out: Path,
     shares: Callable[[LabelledPhoto], Iterable[Any]],
 ) -> list[Path]:
-    paths, listed, homonyms = [], [], []
+    paths, listed, unread = [], [], []
     for photo in photos:
-        # Ultralytics looks for a photo's labels under the photo's own name; of x.jpg and x.png one has another.
-        (listed if photo.name == os.path.splitext(photo.file)[0] else homonyms).append(photo.file)
+        own, sought = YOLO.format(photo.name), _sought(photo.file)
+        (listed if own == sought else unread).append((photo.file, sought, own))
+        if photo.kept:
+            continue
         lines = [f"{photo.category} " + " ".join(f"{s:.6f}" for s in line) + "\n" for line in shares(photo)]
         paths.append(out / YOLO.format(photo.name))
         write_text(paths[-1], "".join(lines))
-    if homonyms:
+    if unread:
+        file, sought, own = map(escaped, unread[0])
         say(
-            f"{len(homonyms)} photos share their name with another one and are left out of train.txt, such as "
-            f"{escaped(homonyms[0])}: YOLO would read the other's labels for them; rename them"
+            f"{len(unread)} photos are left out of train.txt, such as {file}: YOLO would look for its labels in {sought}, and "
+            f"they are in {own}; rename photos that share a name and folders called images, and predict into a new folder"
         )
     # A list, not the folder: there, a photo without labels counts as one that shows nothing.
     paths += [out / "train.txt", out / "data.yaml"]
-    write_text(paths[-2], "".join(f"./images/{escaped(file)}\n" for file in listed))
+    write_text(paths[-2], "".join(f"./images/{escaped(file)}\n" for file, *_ in listed))
     head = {"train": "train.txt", "val": "train.txt", "names": dict(enumerate(classes))}
     write_text(paths[-1], yaml.safe_dump(head, sort_keys=False, allow_unicode=True))
     return paths
 
 
+def _sought(file: str) -> str:
+    """Return where Ultralytics looks for the labels of `images/FILE`: the last folder called images becomes labels.
+
+    So x.jpg and x.png have one file of labels, and those of a folder images below images/ are sought inside the latter.
+    """
+    above, _, below = f"/images/{file}".rpartition("/images/")
+    return f"{above}/labels/{os.path.splitext(below)[0]}.txt".removeprefix("/")
+
+
 def write_voc(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: Path) -> list[Path]:
     """Write `Annotations/NAME.xml` (Pascal VOC: pixels counted from 1, both corners inside the box)."""
-    return [_write_annotation(photo, classes, out, segmented=False) for photo in photos]
+    return [_write_annotation(photo, classes, out, segmented=False) for photo in photos if not photo.kept]
 
 
 def _write_annotation(photo: LabelledPhoto, classes: Sequence[str], out: Path, segmented: bool) -> Path:
@@ -158,6 +177,8 @@ def write_voc_seg(photos: Iterable[LabelledPhoto], classes: Sequence[str], out: 
     colors = _voc_colors()
     paths = []
     for photo in photos:
+        if photo.kept:
+            continue
         mask = np.zeros((photo.height, photo.width), np.uint8)
         for (x0, y0, x1, y1), pixels in photo.regions():
             mask[y0:y1, x0:x1][pixels] = photo.category + 1

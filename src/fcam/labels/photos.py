@@ -49,6 +49,8 @@ class LabelledPhoto:
     score: float
     mask: Path | None = None
     """The mask that `fcam predict` wrote for the photo; None where it wrote none."""
+    kept: bool = False
+    """Whether its label files are somebody else's, or corrected by hand, and stay as they are."""
 
     def regions(self) -> Iterator[Region]:
         """Read the mask and yield the region of each box, in their order.

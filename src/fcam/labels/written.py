@@ -1,19 +1,22 @@
-"""Which label files fcam wrote into a folder, so that those of a laxer run before can be told from other people's.
+"""Which label files fcam wrote into a folder, so that its own may be replaced and removed, and other people's stay.
 
-`exported.json` lists them with the SHA-256 of what was written: a label that somebody has corrected since is theirs.
+`exported.json` lists them with the SHA-256 of what was written: a label that somebody has corrected since is theirs. Files are
+listed before they are written, so that those of a killed export are fcam's too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from fcam.errors import FcamError
 from fcam.files import write_json
 
 WRITTEN = "exported.json"
+_UNFINISHED = "being written"
 
 
 class Written:
@@ -35,6 +38,11 @@ class Written:
         """Paths below the folder."""
         return list(self._sums)
 
+    def is_ours(self, name: str) -> bool:
+        """Whether nobody else's file is at this path below the folder: fcam's own, or none."""
+        path = self.out / name
+        return not os.path.lexists(path) or self._sums.get(name) in (_UNFINISHED, _sum(path))
+
     def remove(self, stale: Iterable[str]) -> list[Path]:
         """Remove files, named by their path below the folder, that are fcam's; return those that are not and stay."""
         kept = []
@@ -43,7 +51,7 @@ class Written:
             if not path.exists():
                 self._sums.pop(name, None)
                 continue
-            if self._sums.get(name) != _sum(path):
+            if not self.is_ours(name):
                 kept.append(path)
                 continue
             try:
@@ -56,9 +64,15 @@ class Written:
             del self._sums[name]
         return kept
 
-    def add(self, paths: Iterable[Path]) -> None:
-        """Add files that fcam has just written, and save the list; raises `FcamError` when it cannot be written."""
-        self._sums |= {path.relative_to(self.out).as_posix(): _sum(path) for path in paths}
+    def begin(self, names: Iterable[str]) -> None:
+        """List files that are ours and about to be written; raises `FcamError` when the list cannot be written."""
+        self._sums |= dict.fromkeys(names, _UNFINISHED)
+        write_json(self.out / WRITTEN, self._sums)
+
+    def finish(self, names: Collection[str]) -> None:
+        """List what has been written of the files that were begun; raises `FcamError` as `begin` does."""
+        written = {name: _sum(path) for name in names if (path := self.out / name).exists()}
+        self._sums = {name: sum for name, sum in self._sums.items() if name not in names} | written
         write_json(self.out / WRITTEN, self._sums)
 
 

@@ -16,7 +16,7 @@ from fcam import shipped
 from fcam.data.find import find_images
 from fcam.data.images import MAX_PIXELS
 from fcam.errors import FcamError, one_line
-from fcam.labels import LabelFormat, LabelOptions, check_formats, export_labels
+from fcam.labels import LabelFormat, LabelOptions, check_folder, check_formats, export_labels
 from fcam.predict.folder import FolderResult, predict_files
 from fcam.predict.localizer import Localizer
 from fcam.predict.output import FINAL, SUBFOLDERS, Outputs
@@ -160,6 +160,7 @@ def _check(config: PredictConfig) -> None:
     check_formats(config.export, masks=config.masks)
     if config.out.exists() and not config.out.is_dir():
         raise FcamError(f"--out {config.out} is a file; name a folder")
+    check_folder(config.out, config.export)
 
 
 def _without(photos: Iterable[Path], out: Path) -> list[Path]:
