@@ -95,9 +95,13 @@ def _accelerator(config: TrainConfig) -> Accelerator:
         raise FcamError(
             '--tensorboard needs a package that is not installed; pip install "fcam[tensorboard]"'
         )
+    device = process_state().device or torch.device("cpu")
+    precision = resolve(config.precision, device)
+    if precision == "fp16" and device.type == "cpu":  # where accelerate would train in float32 without a word
+        raise FcamError("--precision fp16 trains on a GPU only, and there is none; take bf16 or no")
     AcceleratorState._reset_state()  # it remembers the precision of an earlier run in this process, and refuses another
     accelerator = Accelerator(
-        mixed_precision=resolve(config.precision, process_state().device or torch.device("cpu")),
+        mixed_precision=precision,
         log_with="tensorboard" if config.tensorboard else None,
         project_dir=config.out,
     )
