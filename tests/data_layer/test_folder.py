@@ -156,7 +156,9 @@ def test_images_of_a_coco_file_that_share_an_id_are_refused(tmp_path: Path, seco
     coco(tmp_path, "boxes.json", [(1, "val/cat/a.jpg"), (1, second)], [box])
     with pytest.raises(FcamError, match=rf"gives the id 1 to 'val/cat/a.jpg' and to '{second}'"):
         open_dataset(tmp_path, "val", localization=True)
-    coco(tmp_path, "boxes.json", [(1, "val/cat/a.jpg"), (1, "a.jpg"), (2, "no/1.jpg"), (2, "no/2.jpg")], [box])
+    coco(
+        tmp_path, "boxes.json", [(1, "val/cat/a.jpg"), (1, "a.jpg"), (2, "no/1.jpg"), (2, "no/2.jpg")], [box]
+    )
     assert open_dataset(tmp_path, "val", localization=True)[0]["boxes"].tolist() == [[1, 1, 6, 6]]
 
 
