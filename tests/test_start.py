@@ -116,6 +116,13 @@ def test_only_the_decoder_is_trained_and_everything_works_with_the_run(
     shutil.copy(own / "two.pth", own / "other.pth")
     with pytest.raises(FcamError, match="started with weights"):
         train(dataclasses.replace(config, resume=True, weights="other.pth"))
+    # At the same path too.
+    network = build("birds_net:build", weights="two.safetensors")
+    with torch.no_grad():
+        next(network.parameters()).add_(1)
+    save_file(network.state_dict(), own / "two.safetensors")
+    with pytest.raises(FcamError, match="on another classifier than birds_net:build is, with its weights"):
+        train(dataclasses.replace(config, resume=True))
     # A second run can start from the first.
     again = dataclasses.replace(config, classifier_from=str(run), weights="", out=str(own / "second"))
     after = load_file(train(again) / "model" / "model.safetensors")
@@ -133,6 +140,9 @@ def test_pth_files_and_other_class_counts(config: TrainConfig, own: Path) -> Non
     model = FCAM.from_pretrained(run, classifier="birds_net:build")
     assert model.classifier.head.outputs == (3, 1)  # type: ignore[union-attr]
     assert model.classes == names
+    (own / "names.txt").write_text("\n".join([names[0], names[1], "a", "b", "c"]))
+    with pytest.raises(FcamError, match="the order of its outputs"):
+        train(dataclasses.replace(five, class_names="names.txt", resume=True))
     first = train(dataclasses.replace(config, weights="two.pth", out=str(own / "pth")))
     assert "classifier.head.rest.11.weight" in load_file(first / "model" / "model.safetensors")
 

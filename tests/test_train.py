@@ -133,6 +133,13 @@ def test_runs_of_different_precision_in_one_process(tiny_config, tmp_path):
         )
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="fp16 is for GPUs")
+def test_fp16_is_refused_where_it_would_be_float32(tiny_config, tmp_path):
+    with pytest.raises(FcamError, match="--precision fp16 trains on a GPU only"):
+        train(dataclasses.replace(tiny_config, precision="fp16", out=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_two_processes_score_is_what_they_save(tiny_config, tmp_path):
     config = dataclasses.replace(tiny_config, out=str(tmp_path / "run"))
     (tmp_path / "tiny.yaml").write_text(json.dumps(dataclasses.asdict(config)))

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +83,17 @@ def classifier_digest(source: str | Path) -> str:
     Raises `FcamError` as `read` does.
     """
     _, state = read(resolve(source))
+    own = {name: value for name, value in state.items() if name.startswith("classifier.")}
+    return weights_digest(own or state)
+
+
+def weights_digest(state: Mapping[str, Any]) -> str:
+    """SHA-256 of the tensors of a state dict with their names, whatever their order and device."""
     digest = hashlib.sha256()
-    for name in sorted([key for key in state if key.startswith("classifier.")] or state):
-        tensor = state[name]
+    for name in sorted(key for key, value in state.items() if isinstance(value, Tensor)):
+        tensor = state[name].detach().cpu()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -218,7 +218,7 @@ class TrainConfig:
     """... and cropped to this one; evaluation resizes to it."""
     seed: Annotated[int, Within(0, 2**32 - 1)] = 0
     precision: Precision = "auto"
-    """no is float32; bf16 and fp16 are autocast; auto is bf16 where the processor multiplies it natively, else float32."""
+    """no is float32; bf16 and fp16 (GPU only) are autocast; auto is bf16 where the processor multiplies it natively."""
     workers: Annotated[int, Within(0, 1024)] = 2
     """Data loading processes."""
     compile: bool = False

@@ -22,7 +22,8 @@ class Origin:
 
     Attributes:
         classes: class names of the data, in label order; () where the run is older than this file.
-        classifier: digest of the weights of `classifier_from`, "" where there is none or the run is older than this file.
+        classifier: digest of the weights of `classifier_from`, or of those and the outputs of `classifier`; "" where there is
+            neither, or the run is older than this.
     """
 
     classes: tuple[str, ...] = ()

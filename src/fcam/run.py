@@ -147,8 +147,10 @@ class Run:
                 "classes, or choose another --out"
             )
         if weights_tell and began.classifier != origin.classifier:
+            given = f"{config.classifier} is, with its weights and the order of its outputs,"
+            source = f"{config.classifier_from} holds" if config.classifier_from else given
             raise FcamError(
-                f"{self.root} was started on another classifier than {config.classifier_from} holds now (SHA-256 of its "
+                f"{self.root} was started on another classifier than {source} now (SHA-256 of its "
                 f"weights {began.classifier[:12]}, now {origin.classifier[:12]}); resume with the same, or choose another --out"
             )
 

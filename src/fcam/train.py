@@ -19,6 +19,7 @@ from accelerate.utils import set_seed
 from torch import nn
 
 from fcam import checkpoint, files
+from fcam.attachment.attached import AttachedClassifier
 from fcam.classifier import Classifier
 from fcam.config import SelectionMetric, TrainConfig
 from fcam.data import EvalTransform, open_dataset, splits
@@ -69,7 +70,7 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     model = model.to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     run = Run(config.out)
     if accelerator.is_main_process:
-        run.open(config, _origin(config, classes))
+        run.open(config, _origin(config, model))
         if config.classifier and not config.classifier_from:
             say(introduce(model, config))
     accelerator.wait_for_everyone()
@@ -84,9 +85,16 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     return run.root
 
 
-def _origin(config: TrainConfig, classes: list[str]) -> Origin:
-    source = config.classifier_from
-    return Origin(tuple(classes), checkpoint.classifier_digest(source) if source else "")
+def _origin(config: TrainConfig, model: FCAM) -> Origin:
+    """What the names in the settings stand for now: the data's classes, and the classifier that is given."""
+    digest, inner = "", model.classifier
+    if config.classifier_from:
+        digest = checkpoint.classifier_digest(config.classifier_from)
+    elif isinstance(inner, AttachedClassifier):
+        # The order of its outputs is read from --class-names, and belongs to it as much as its weights.
+        order = torch.tensor(inner.head.outputs or range(inner.num_classes))
+        digest = checkpoint.weights_digest({**inner.state_dict(), "outputs": order})
+    return Origin(tuple(model.classes or ()), digest)
 
 
 def _accelerator(config: TrainConfig) -> Accelerator:
@@ -95,9 +103,13 @@ def _accelerator(config: TrainConfig) -> Accelerator:
         raise FcamError(
             '--tensorboard needs a package that is not installed; pip install "fcam[tensorboard]"'
         )
+    device = process_state().device or torch.device("cpu")
+    precision = resolve(config.precision, device)
+    if precision == "fp16" and device.type == "cpu":  # where accelerate would train in float32 without a word
+        raise FcamError("--precision fp16 trains on a GPU only, and there is none; take bf16 or no")
     AcceleratorState._reset_state()  # it remembers the precision of an earlier run in this process, and refuses another
     accelerator = Accelerator(
-        mixed_precision=resolve(config.precision, process_state().device or torch.device("cpu")),
+        mixed_precision=precision,
         log_with="tensorboard" if config.tensorboard else None,
         project_dir=config.out,
     )

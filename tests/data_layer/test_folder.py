@@ -149,6 +149,31 @@ def test_a_split_whose_images_have_no_boxes_has_none(tmp_path: Path) -> None:
     assert open_dataset(tmp_path, "val", localization=True).has_boxes is True
 
 
+@pytest.mark.parametrize("second", ["val/cat/b.jpg", "elsewhere/z.jpg"])
+def test_images_of_a_coco_file_that_share_an_id_are_refused(tmp_path: Path, second: str) -> None:
+    write_images(tmp_path, "val/cat/a.jpg", "val/cat/b.jpg")
+    box = {"image_id": 1, "bbox": [1, 1, 5, 5]}
+    coco(tmp_path, "boxes.json", [(1, "val/cat/a.jpg"), (1, second)], [box])
+    with pytest.raises(FcamError, match=rf"gives the id 1 to 'val/cat/a.jpg' and to '{second}'"):
+        open_dataset(tmp_path, "val", localization=True)
+    coco(
+        tmp_path, "boxes.json", [(1, "val/cat/a.jpg"), (1, "a.jpg"), (2, "no/1.jpg"), (2, "no/2.jpg")], [box]
+    )
+    assert open_dataset(tmp_path, "val", localization=True)[0]["boxes"].tolist() == [[1, 1, 6, 6]]
+
+
+def test_two_sizes_of_an_image_in_coco_files_are_refused(tmp_path: Path) -> None:
+    write_images(tmp_path, "val/cat/a.jpg")
+    box = {"image_id": 1, "bbox": [2, 2, 4, 4]}
+    coco(tmp_path, "boxes1.json", [(1, "a.jpg", 40, 20)], [box])
+    coco(tmp_path, "boxes2.json", [(1, "a.jpg", 20, 10)], [box])
+    words = r"boxes2.json gives val/cat/a.jpg the size 20x10, another entry 40x20"
+    with pytest.raises(FcamError, match=words):
+        open_dataset(tmp_path, "val", localization=True)
+    coco(tmp_path, "boxes2.json", [(1, "a.jpg", 40, 20)], [box])
+    assert open_dataset(tmp_path, "val", localization=True).split.with_boxes() == ["val/cat/a.jpg"]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -17,6 +17,9 @@ PATTERNS = ("boxes*.json", "annotations*.json", "_annotations*.json", "instances
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What values of the wrong kind, range or depth raise when they are taken for COCO's."""
 
+_Row = tuple[str, list[float] | None, tuple[int, int] | None]
+"""Image id, box or None for an image's own entry, and the size that its boxes refer to."""
+
 
 def files_in(folders: Iterable[Path]) -> list[Path]:
     """List the files in `folders` that are taken for COCO's, by their names."""
@@ -46,8 +49,11 @@ def add_boxes(split: Split, folders: list[Path], on_problem: OnProblem) -> None:
             rows = boxes.setdefault(image_id, [])
             if box is not None:
                 rows.append(box)
-            if size is not None:
-                split.sizes[image_id] = size
+            if size is not None and split.sizes.setdefault(image_id, size) != size:
+                on_problem(
+                    f"{path} gives {cut(image_id)} the size {'x'.join(map(str, size))}, another entry "
+                    f"{'x'.join(map(str, split.sizes[image_id]))}, and boxes are scaled by it; keep one of the two"
+                )
     if any(boxes.values()):
         split.boxes = {
             image_id: np.array(rows, dtype=np.float64).reshape(-1, 4) for image_id, rows in boxes.items()
@@ -55,29 +61,14 @@ def add_boxes(split: Split, folders: list[Path], on_problem: OnProblem) -> None:
         check_pixels(" and ".join(map(str, files)), split.boxes, on_problem)
 
 
-def _rows(
-    path: Path, known: dict[str, str], root: Path, on_problem: OnProblem
-) -> list[tuple[str, list[float] | None, tuple[int, int] | None]]:
-    """Return (image id, box or None for an image's own entry, size) of every entry about an image of the
-    split.
-    """
-    rows: list[tuple[str, list[float] | None, tuple[int, int] | None]] = []
+def _rows(path: Path, known: dict[str, str], root: Path, on_problem: OnProblem) -> list[_Row]:
+    """Return a row of every entry about an image of the split."""
     if not path.is_file():  # a pipe would be waited for
         on_problem(f"{path} is not a regular file; move it away or put a COCO file there")
         return []
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
-        images = {}
-        for entry in content["images"]:
-            image_id = _match(str(entry["file_name"]), known, root)
-            if image_id is not None:
-                images[str(entry["id"])] = image_id  # some writers number images and quote the numbers later
-                size = (
-                    checked_size(int(entry["width"]), int(entry["height"]))
-                    if entry.get("width") and entry.get("height")
-                    else None
-                )
-                rows.append((image_id, None, size))
+        images, rows, shared = _images(content["images"], known, root)
         annotations = content["annotations"]
         if not isinstance(annotations, list):
             raise TypeError("annotations must be a list")
@@ -86,6 +77,11 @@ def _rows(
             f"{path} is not a COCO file with images and annotations ({type(error).__name__}: {cut(error)})"
         )
         return []
+    for number, names in shared.items():
+        on_problem(
+            f"{path} gives the id {cut(number)} to {' and to '.join(map(shown, names))}, so that nobody can tell whose boxes "
+            "are whose; give each image an id of its own"
+        )
     for number, entry in enumerate(annotations):
         try:
             image_id = images.get(str(entry["image_id"]))
@@ -97,6 +93,32 @@ def _rows(
                 f"got {shown(entry)}"
             )
     return rows
+
+
+def _images(
+    entries: Any, known: dict[str, str], root: Path
+) -> tuple[dict[str, str], list[_Row], dict[str, tuple[str, str]]]:
+    """Return the split's images by their number in the file, their own rows, and numbers that two images share."""
+    images: dict[str, str] = {}
+    rows: list[_Row] = []
+    owners: dict[str, str] = {}
+    shared: dict[str, tuple[str, str]] = {}
+    for entry in entries:
+        name = str(entry["file_name"])
+        image_id = _match(name, known, root)
+        number = str(entry["id"] if image_id is not None else entry.get("id"))
+        owner = image_id or name
+        if owners.setdefault(number, owner) != owner and (image_id is not None or number in images):
+            shared[number] = owners[number], owner
+        if image_id is not None:
+            images[number] = image_id  # some writers number images and quote the numbers later
+            size = (
+                checked_size(int(entry["width"]), int(entry["height"]))
+                if entry.get("width") and entry.get("height")
+                else None
+            )
+            rows.append((image_id, None, size))
+    return images, rows, shared
 
 
 def _box(bbox: Any) -> list[float]:
