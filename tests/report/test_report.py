@@ -295,6 +295,34 @@ def test_numbers_that_are_no_longer_those_of_the_table_are_noted(
     assert f"computed anew, {title} of cam is" in text
 
 
+@pytest.mark.parametrize("black", [False, True])
+def test_an_image_whose_truth_shows_no_object_is_no_failure(
+    black: bool, tiny_run: Path, drawn_set: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "photos"
+    split = open_dataset(drawn_set, "test", localization=True)
+    for i, image in enumerate(split.image_ids):
+        files = [(split.path(i), "test", ".png"), (split.split.masks[image][0].mask, "masks/test", ".png")]
+        for source, part, suffix in files:
+            to = data / part / split.classes[split.labels[i]] / f"{i}{suffix}"
+            to.parent.mkdir(parents=True, exist_ok=True)
+            Image.open(source).save(to)
+    first = next((data / "masks").rglob("0.png"))
+    Image.new("L", (64, 64)).save(first) if black else first.unlink()
+    out = tmp_path / "out"
+    page = run_report(ReportConfig((tiny_run,), out, data=str(data), failures=8, workers=0)).read_text()
+    rows = list(csv.DictReader(io.StringIO((out / "images.csv").read_text())))
+    of_none = {row["overlap"] for row in rows if Path(row["image"]).stem == "0"}
+    assert {row["measure"] for row in rows} == {"mask"}
+    assert of_none == {""}
+    assert all(row["overlap"] for row in rows if Path(row["image"]).stem != "0")
+    failures = page.partition('id="failures"')[2].partition("</section>")[0]
+    assert failures.count("<figcaption>") == 7
+    assert "no truth" not in failures
+    index = json.loads(Page(page).scripts["gallery-index"])
+    assert index["galleries"][0]["counted"].count(False) == 1
+
+
 def test_classes_that_are_not_the_models_are_noted(tiny_run: Path, drawn_set: Path, tmp_path: Path) -> None:
     data = shutil.copytree(drawn_set, tmp_path / "renamed")
     (data / "classes.txt").write_text("0 ring\n1 circle\n")

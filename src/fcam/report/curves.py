@@ -71,7 +71,7 @@ class Survey:
     """A model's pass over a split.
 
     `measure` says what overlaps are those of: boxes, at thresholds relative to each map's maximum, or masks, at
-    thresholds of the values themselves. `counted` (N,) images that have the truth for it; `predicted` (N,) class.
+    thresholds of the values themselves. `counted` (N,) images whose truth shows an object; `predicted` (N,) class.
     """
 
     dataset: LocalizationDataset
@@ -155,7 +155,9 @@ def survey(
 
 def _count(found: Survey, batch: dict[str, Any], maps: dict[str, Tensor]) -> None:
     places = batch["index"].numpy()
-    kept = [i for i in range(len(places)) if found.measure == "mask" or len(batch["boxes"][i])]
+    # An image whose truth shows no object would stand for a failure, whatever its map is.
+    truth = batch["boxes"] if found.measure == "box" else [mask[mask == 1] for mask in batch["mask"]]
+    kept = [i for i, own in enumerate(truth) if len(own)]
     found.counted[places[kept]] = True
     for kind, batch_maps in maps.items():
         array, own = batch_maps.cpu().numpy(), found.maps[kind]
