@@ -381,6 +381,27 @@ def test_seeds_share_a_row_with_mean_and_deviation(tiny_run: Path, tmp_path: Pat
     assert "$\\pm$ 10.0" in (tmp_path / "out" / "tables.tex").read_text()
 
 
+def test_a_classifier_alone_is_no_seed_of_the_run_that_went_on(tiny_run: Path, tmp_path: Path) -> None:
+    alone = copy_run(tiny_run, tmp_path / "alone", stages="classifier")
+    report = json.loads((alone / "metrics.json").read_text())
+    del report["maps"]["fcam"]
+    (alone / "metrics.json").write_text(json.dumps(report))
+    run_report(ReportConfig((alone,), tmp_path / "one", gallery=False))
+    assert {row["map"] for row in csv.DictReader((tmp_path / "one" / "tables.csv").open())} == {
+        "CAM",
+        "centre Gaussian",
+    }
+    page = run_report(ReportConfig((alone, tiny_run), tmp_path / "two", gallery=False))
+    assert "have the same settings and seed" not in page.read_text()
+    rows = [row for row in csv.DictReader((tmp_path / "two" / "tables.csv").open()) if row["map"] != "CAM"]
+    endings = [(row["runs"].split(" · ")[-1], row["map"]) for row in rows]
+    assert set(endings) == {
+        ("decoder none", "centre Gaussian"),
+        ("decoder trained", "F-CAM"),
+        ("decoder trained", "centre Gaussian"),
+    }
+
+
 def test_sets_of_one_name_are_not_seeds_of_each_other(tiny_run: Path, tmp_path: Path) -> None:
     runs = [copy_run(tiny_run, tmp_path / name) for name in ("a", "b")]
     for run, data in zip(runs, ("old/photos", "new/photos"), strict=True):

@@ -152,14 +152,12 @@ def group(runs: Sequence[Finished]) -> list[Group]:
     """Put runs together that differ in the seed alone, in the order given, and name what sets groups apart."""
     by_settings: dict[str, list[Finished]] = {}
     for run in runs:
-        by_settings.setdefault(json.dumps([run.data_set, paper.settings(run.config)]), []).append(run)
+        by_settings.setdefault(json.dumps([run.data_set, _settings(run)]), []).append(run)
     groups = []
     for own in by_settings.values():
         names = _names(own[0])
-        rivals = [
-            paper.settings(other[0].config) for other in by_settings.values() if _names(other[0]) == names
-        ]
-        fields = paper.settings(own[0].config)
+        rivals = [_settings(other[0]) for other in by_settings.values() if _names(other[0]) == names]
+        fields = _settings(own[0])
         # Only what sets this group apart from others of the same set, backbone and method needs to be named.
         names += [
             f"{name} {value}" for name, value in fields.items() if any(r.get(name) != value for r in rivals)
@@ -167,6 +165,11 @@ def group(runs: Sequence[Finished]) -> list[Group]:
         runs_by_seed = sorted(own, key=lambda run: run.config.seed)
         groups.append(Group(" · ".join(names), runs_by_seed, paper.changed(own[0].config)))
     return groups
+
+
+def _settings(run: Finished) -> dict[str, Any]:
+    """What sets a run apart besides its seed: its settings, and whether it went on to a decoder."""
+    return paper.settings(run.config) | {"decoder": "trained" if "fcam" in run.report["maps"] else "none"}
 
 
 def repeated(groups: Sequence[Group]) -> list[str]:

@@ -126,7 +126,7 @@ def _kinds(group: Group) -> list[str]:
 
 
 def _spread(group: Group, kind: str, column: tuple[str, str, str], carried: bool = False) -> Spread | None:
-    rows = [run.report["maps"][kind] for run in group.runs]
+    rows = [run.report["maps"].get(kind, {}) for run in group.runs]
     if carried:
         rows = [row.get("transferred") or {} for row in rows]
     return Spread.of([number(row, column[1], column[2]) for row in rows])
