@@ -402,6 +402,19 @@ def test_a_classifier_alone_is_no_seed_of_the_run_that_went_on(tiny_run: Path, t
     }
 
 
+def test_runs_of_one_name_are_told_apart(tiny_run: Path, tmp_path: Path, monkeypatch) -> None:
+    runs = [copy_run(tiny_run, tmp_path / method / "s0", method=method) for method in ("gradcam", "layercam")]
+    out = tmp_path / "out"
+    run_report(ReportConfig((tiny_run, *runs), out, samples=0, failures=0, images=0, workers=0))
+    names = {tiny_run.name, "gradcam/s0", "layercam/s0"}
+    assert {row["run"] for row in csv.DictReader((out / "images.csv").open())} == names
+    report = json.loads((out / "report.json").read_text())
+    assert {run["run"] for own in report["groups"] for run in own["runs"]} == names
+    assert "| gradcam/s0 | " in (out / "tables.md").read_text()
+    monkeypatch.chdir(runs[0])
+    assert read_runs([Path()], "test", [])[0].name == "s0"
+
+
 def test_sets_of_one_name_are_not_seeds_of_each_other(tiny_run: Path, tmp_path: Path) -> None:
     runs = [copy_run(tiny_run, tmp_path / name) for name in ("a", "b")]
     for run, data in zip(runs, ("old/photos", "new/photos"), strict=True):

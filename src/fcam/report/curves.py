@@ -145,7 +145,7 @@ def survey(
     found = Survey(dataset, measure, curves, np.zeros(count, np.bool_), np.zeros(count, np.int64), thresholds)
     own = run.config
     options = MapOptions(own.method, own.variant, batch_size, workers=workers, seed=own.seed)
-    for batch, maps, logits in maps_of(model, dataset, kinds, options, f"report {run.root.name}"):  # type: ignore[arg-type]
+    for batch, maps, logits in maps_of(model, dataset, kinds, options, f"report {run.name}"):  # type: ignore[arg-type]
         found.predicted[batch["index"].numpy()] = logits.argmax(1).cpu().numpy()
         _count(found, batch, maps)
         if on_batch is not None:
@@ -201,7 +201,7 @@ def deviation(run: Finished, found: Survey) -> str:
         for title, now, printed in compared:
             if now is not None and printed is not None and abs(now - printed) > 0.5:
                 return (
-                    f"{run.root.name}: computed anew, {title} of {kind} is {now:.1f}, the table says {printed:.1f}; "
+                    f"{run.name}: computed anew, {title} of {kind} is {now:.1f}, the table says {printed:.1f}; "
                     "the model, the data or the version has changed since it was evaluated."
                 )
     return ""

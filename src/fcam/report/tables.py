@@ -73,7 +73,7 @@ def classifiers(groups: Sequence[Group]) -> Table:
     rows: list[list[Cell]] = []
     for group in groups:
         for run in group.runs:
-            row: list[Cell] = [run.root.name, group.label, str(run.config.seed)]
+            row: list[Cell] = [run.name, group.label, str(run.config.seed)]
             for stage, settings in (("classifier", run.config.stage1), ("decoder", run.config.stage2)):
                 best = run.selected(stage)
                 chosen = MISSING if best is None else f"{best['epoch']} of {settings.epochs}"
