@@ -201,3 +201,21 @@ def test_a_phone_needs_no_sideways_scrolling(opened: Any) -> None:
         assert opened.execute_script("return document.documentElement.scrollWidth") <= 390
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_an_image_without_truth_is_neither_best_nor_worst(opened: Any, tmp_path: Path) -> None:
+    address = opened.current_url
+    text = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
+    page = tmp_path / "index.html"
+    page.write_text(text.replace('"counted":[true', '"counted":[false'), encoding="utf-8")
+    opened.get(page.as_uri())
+    try:
+        for order in ("low", "high"):
+            choose(opened, "order", order)
+            shown = opened.execute_script(
+                "return [...document.querySelectorAll('.card')].map((c) => c.dataset.overlap)"
+            )
+            assert shown.index("no truth") == 7, order
+        assert "of the 7 with truth" in opened.find_element("id", "summary").text
+    finally:
+        opened.get(address)

@@ -295,6 +295,34 @@ def test_numbers_that_are_no_longer_those_of_the_table_are_noted(
     assert f"computed anew, {title} of cam is" in text
 
 
+@pytest.mark.parametrize("black", [False, True])
+def test_an_image_whose_truth_shows_no_object_is_no_failure(
+    black: bool, tiny_run: Path, drawn_set: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "photos"
+    split = open_dataset(drawn_set, "test", localization=True)
+    for i, image in enumerate(split.image_ids):
+        files = [(split.path(i), "test", ".png"), (split.split.masks[image][0].mask, "masks/test", ".png")]
+        for source, part, suffix in files:
+            to = data / part / split.classes[split.labels[i]] / f"{i}{suffix}"
+            to.parent.mkdir(parents=True, exist_ok=True)
+            Image.open(source).save(to)
+    first = next((data / "masks").rglob("0.png"))
+    Image.new("L", (64, 64)).save(first) if black else first.unlink()
+    out = tmp_path / "out"
+    page = run_report(ReportConfig((tiny_run,), out, data=str(data), failures=8, workers=0)).read_text()
+    rows = list(csv.DictReader(io.StringIO((out / "images.csv").read_text())))
+    of_none = {row["overlap"] for row in rows if Path(row["image"]).stem == "0"}
+    assert {row["measure"] for row in rows} == {"mask"}
+    assert of_none == {""}
+    assert all(row["overlap"] for row in rows if Path(row["image"]).stem != "0")
+    failures = page.partition('id="failures"')[2].partition("</section>")[0]
+    assert failures.count("<figcaption>") == 7
+    assert "no truth" not in failures
+    index = json.loads(Page(page).scripts["gallery-index"])
+    assert index["galleries"][0]["counted"].count(False) == 1
+
+
 def test_classes_that_are_not_the_models_are_noted(tiny_run: Path, drawn_set: Path, tmp_path: Path) -> None:
     data = shutil.copytree(drawn_set, tmp_path / "renamed")
     (data / "classes.txt").write_text("0 ring\n1 circle\n")
@@ -351,6 +379,40 @@ def test_seeds_share_a_row_with_mean_and_deviation(tiny_run: Path, tmp_path: Pat
     assert (float(own["box@0.5"]), float(own["box@0.5 sd"])) == (50.0, 10.0)
     assert "50.0 ± 10.0" in (tmp_path / "out" / "tables.md").read_text()
     assert "$\\pm$ 10.0" in (tmp_path / "out" / "tables.tex").read_text()
+
+
+def test_a_classifier_alone_is_no_seed_of_the_run_that_went_on(tiny_run: Path, tmp_path: Path) -> None:
+    alone = copy_run(tiny_run, tmp_path / "alone", stages="classifier")
+    report = json.loads((alone / "metrics.json").read_text())
+    del report["maps"]["fcam"]
+    (alone / "metrics.json").write_text(json.dumps(report))
+    run_report(ReportConfig((alone,), tmp_path / "one", gallery=False))
+    assert {row["map"] for row in csv.DictReader((tmp_path / "one" / "tables.csv").open())} == {
+        "CAM",
+        "centre Gaussian",
+    }
+    page = run_report(ReportConfig((alone, tiny_run), tmp_path / "two", gallery=False))
+    assert "have the same settings and seed" not in page.read_text()
+    rows = [row for row in csv.DictReader((tmp_path / "two" / "tables.csv").open()) if row["map"] != "CAM"]
+    endings = [(row["runs"].split(" · ")[-1], row["map"]) for row in rows]
+    assert set(endings) == {
+        ("decoder none", "centre Gaussian"),
+        ("decoder trained", "F-CAM"),
+        ("decoder trained", "centre Gaussian"),
+    }
+
+
+def test_runs_of_one_name_are_told_apart(tiny_run: Path, tmp_path: Path, monkeypatch) -> None:
+    runs = [copy_run(tiny_run, tmp_path / method / "s0", method=method) for method in ("gradcam", "layercam")]
+    out = tmp_path / "out"
+    run_report(ReportConfig((tiny_run, *runs), out, samples=0, failures=0, images=0, workers=0))
+    names = {tiny_run.name, "gradcam/s0", "layercam/s0"}
+    assert {row["run"] for row in csv.DictReader((out / "images.csv").open())} == names
+    report = json.loads((out / "report.json").read_text())
+    assert {run["run"] for own in report["groups"] for run in own["runs"]} == names
+    assert "| gradcam/s0 | " in (out / "tables.md").read_text()
+    monkeypatch.chdir(runs[0])
+    assert read_runs([Path()], "test", [])[0].name == "s0"
 
 
 def test_sets_of_one_name_are_not_seeds_of_each_other(tiny_run: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +33,8 @@ class Finished:
     """Folder of the classifier that was trained apart, where its epochs are among the records."""
     data_set: str = "data"
     """Name of the data set: the last folder of its path, or the last two where another set has that name."""
+    name: str = "run"
+    """The last folder of the run's path, or as many as tell it from the other runs."""
 
     @property
     def seconds(self) -> float:
@@ -100,7 +104,20 @@ def read_runs(roots: Sequence[Path], split: str, notes: list[str]) -> list[Finis
     if not found and without:
         raise without[0]
     notes += [f"left out: {error}" for error in without]
-    return _with_data_sets(found)
+    named = zip(found, _shortest_names([run.root for run in found]), strict=True)
+    return _with_data_sets([replace(run, name=name) for run, name in named])
+
+
+def _shortest_names(roots: Sequence[Path]) -> list[str]:
+    """The end of each path, as long as it takes for no other path to end so."""
+    places = list(dict.fromkeys(Path(os.path.abspath(root)).parts for root in roots))
+    ends = Counter(parts[-n:] for parts in places for n in range(1, len(parts) + 1))
+    names = []
+    for root in roots:
+        parts = Path(os.path.abspath(root)).parts
+        own = (parts[-n:] for n in range(1, len(parts) + 1))
+        names.append("/".join(next((end for end in own if ends[end] == 1), parts)))
+    return names
 
 
 def _with_data_sets(runs: Sequence[Finished]) -> list[Finished]:
@@ -152,14 +169,12 @@ def group(runs: Sequence[Finished]) -> list[Group]:
     """Put runs together that differ in the seed alone, in the order given, and name what sets groups apart."""
     by_settings: dict[str, list[Finished]] = {}
     for run in runs:
-        by_settings.setdefault(json.dumps([run.data_set, paper.settings(run.config)]), []).append(run)
+        by_settings.setdefault(json.dumps([run.data_set, _settings(run)]), []).append(run)
     groups = []
     for own in by_settings.values():
         names = _names(own[0])
-        rivals = [
-            paper.settings(other[0].config) for other in by_settings.values() if _names(other[0]) == names
-        ]
-        fields = paper.settings(own[0].config)
+        rivals = [_settings(other[0]) for other in by_settings.values() if _names(other[0]) == names]
+        fields = _settings(own[0])
         # Only what sets this group apart from others of the same set, backbone and method needs to be named.
         names += [
             f"{name} {value}" for name, value in fields.items() if any(r.get(name) != value for r in rivals)
@@ -169,13 +184,18 @@ def group(runs: Sequence[Finished]) -> list[Group]:
     return groups
 
 
+def _settings(run: Finished) -> dict[str, Any]:
+    """What sets a run apart besides its seed: its settings, and whether it went on to a decoder."""
+    return paper.settings(run.config) | {"decoder": "trained" if "fcam" in run.report["maps"] else "none"}
+
+
 def repeated(groups: Sequence[Group]) -> list[str]:
     """A sentence for every seed that a group has more than once: a mean over copies of a run shows too small a spread."""
     return [
         f"{own.label}: {' and '.join(same)} have the same settings and seed {seed}, and all count; leave out copies"
         for own in groups
         for seed in dict.fromkeys(run.config.seed for run in own.runs)
-        if len(same := [run.root.name for run in own.runs if run.config.seed == seed]) > 1
+        if len(same := [run.name for run in own.runs if run.config.seed == seed]) > 1
     ]
 
 

@@ -102,7 +102,7 @@ def _look(own: Group, config: ReportConfig, notes: list[str]) -> page.Look:
             seen = survey(run, model, dataset, collector, config.batch_size, config.workers)
             look.seen.append((run, seen))
             doubt = model.doubt_about(dataset.classes, config.data or run.config.data)
-            notes += [f"{run.root.name}: {doubt}"] if doubt else []
+            notes += [f"{run.name}: {doubt}"] if doubt else []
             notes += filter(None, [deviation(run, seen)])
             if run is own.first:
                 look.index, look.chunks = collector.gallery(own.label, seen)
@@ -110,7 +110,7 @@ def _look(own: Group, config: ReportConfig, notes: list[str]) -> page.Look:
                 worst = seen.worst(config.failures) if "fcam" in seen.maps else []
                 look.failures = page.picture_rows(run, model, seen, worst)
         except (FcamError, OSError) as error:
-            notes.append(f"{run.root.name}: no curves and no gallery, since {cut(str(error), 400)}")
+            notes.append(f"{run.name}: no curves and no gallery, since {cut(str(error), 400)}")
     return look
 
 
@@ -123,7 +123,7 @@ def _as_json(groups: Sequence[Group], split: str) -> dict[str, Any]:
                 "label": own.label,
                 "changed": own.changed,
                 "runs": [
-                    {"run": run.root.name, "config": config_to_dict(run.config), "metrics": run.report}
+                    {"run": run.name, "config": config_to_dict(run.config), "metrics": run.report}
                     | {"seconds": run.seconds, "log": run.records}
                     for run in own.runs
                 ],
@@ -147,7 +147,7 @@ def _images_csv(looks: Sequence[page.Look]) -> str:
                 overlap = seen.iou(kind)
                 for i, image in enumerate(data.image_ids):
                     names = [
-                        run.root.name,
+                        run.name,
                         image,
                         data.classes[data.labels[i]],
                         data.classes[seen.predicted[i]],

@@ -71,7 +71,7 @@ class Survey:
     """A model's pass over a split.
 
     `measure` says what overlaps are those of: boxes, at thresholds relative to each map's maximum, or masks, at
-    thresholds of the values themselves. `counted` (N,) images that have the truth for it; `predicted` (N,) class.
+    thresholds of the values themselves. `counted` (N,) images whose truth shows an object; `predicted` (N,) class.
     """
 
     dataset: LocalizationDataset
@@ -145,7 +145,7 @@ def survey(
     found = Survey(dataset, measure, curves, np.zeros(count, np.bool_), np.zeros(count, np.int64), thresholds)
     own = run.config
     options = MapOptions(own.method, own.variant, batch_size, workers=workers, seed=own.seed)
-    for batch, maps, logits in maps_of(model, dataset, kinds, options, f"report {run.root.name}"):  # type: ignore[arg-type]
+    for batch, maps, logits in maps_of(model, dataset, kinds, options, f"report {run.name}"):  # type: ignore[arg-type]
         found.predicted[batch["index"].numpy()] = logits.argmax(1).cpu().numpy()
         _count(found, batch, maps)
         if on_batch is not None:
@@ -155,7 +155,9 @@ def survey(
 
 def _count(found: Survey, batch: dict[str, Any], maps: dict[str, Tensor]) -> None:
     places = batch["index"].numpy()
-    kept = [i for i in range(len(places)) if found.measure == "mask" or len(batch["boxes"][i])]
+    # An image whose truth shows no object would stand for a failure, whatever its map is.
+    truth = batch["boxes"] if found.measure == "box" else [mask[mask == 1] for mask in batch["mask"]]
+    kept = [i for i, own in enumerate(truth) if len(own)]
     found.counted[places[kept]] = True
     for kind, batch_maps in maps.items():
         array, own = batch_maps.cpu().numpy(), found.maps[kind]
@@ -199,7 +201,7 @@ def deviation(run: Finished, found: Survey) -> str:
         for title, now, printed in compared:
             if now is not None and printed is not None and abs(now - printed) > 0.5:
                 return (
-                    f"{run.root.name}: computed anew, {title} of {kind} is {now:.1f}, the table says {printed:.1f}; "
+                    f"{run.name}: computed anew, {title} of {kind} is {now:.1f}, the table says {printed:.1f}; "
                     "the model, the data or the version has changed since it was evaluated."
                 )
     return ""

@@ -215,7 +215,8 @@
     const gallery = here();
     const counted = order.filter((i) => gallery.counted[i]);
     const good = counted.filter((i) => overlapOf(i) >= 0.5).length;
-    const share = counted.length ? `; ${gallery.measure} overlap of at least 0.5 for ${Math.round((100 * good) / counted.length)} % of them` : "";
+    const them = counted.length < order.length ? `the ${counted.length} with truth` : "them";
+    const share = counted.length ? `; ${gallery.measure} overlap of at least 0.5 for ${Math.round((100 * good) / counted.length)} % of ${them}` : "";
     byId("threshold-value").textContent = (step / steps).toFixed(2);
     byId("summary").textContent = `${order.length} image${order.length === 1 ? "" : "s"} of the ${gallery.images} of the split${share}` +
       ` at threshold ${(step / steps).toFixed(2)}${step === chosen() ? " (as chosen)" : ""}.`;
@@ -226,7 +227,8 @@
     const wanted = byId("class").value;
     order = gallery.labels.map((_, i) => i).filter((i) => wanted === "" || gallery.labels[i] === Number(wanted));
     const way = { low: 1, high: -1 }[byId("order").value];
-    if (way) order.sort((a, b) => way * (overlapOf(a) - overlapOf(b)) || a - b);
+    const rank = (place) => way * overlapOf(place) + 2 * !here().counted[place]; // what has no truth comes last
+    if (way) order.sort((a, b) => rank(a) - rank(b) || a - b);
     sight.disconnect();
     inSight.clear();
     byId("cards").replaceChildren();

@@ -73,7 +73,7 @@ def classifiers(groups: Sequence[Group]) -> Table:
     rows: list[list[Cell]] = []
     for group in groups:
         for run in group.runs:
-            row: list[Cell] = [run.root.name, group.label, str(run.config.seed)]
+            row: list[Cell] = [run.name, group.label, str(run.config.seed)]
             for stage, settings in (("classifier", run.config.stage1), ("decoder", run.config.stage2)):
                 best = run.selected(stage)
                 chosen = MISSING if best is None else f"{best['epoch']} of {settings.epochs}"
@@ -126,7 +126,7 @@ def _kinds(group: Group) -> list[str]:
 
 
 def _spread(group: Group, kind: str, column: tuple[str, str, str], carried: bool = False) -> Spread | None:
-    rows = [run.report["maps"][kind] for run in group.runs]
+    rows = [run.report["maps"].get(kind, {}) for run in group.runs]
     if carried:
         rows = [row.get("transferred") or {} for row in rows]
     return Spread.of([number(row, column[1], column[2]) for row in rows])
