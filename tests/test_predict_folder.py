@@ -22,7 +22,7 @@ from fcam.model import FCAM
 from fcam.predict import command as predict_command
 from fcam.predict import folder as predict_folder
 from fcam.predict import output as predict_output
-from fcam.predict.command import PredictConfig, run_predict
+from fcam.predict.command import PredictConfig, run_predict, settings_of
 from fcam.predict.folder import FolderResult, predict_files
 from fcam.predict.localizer import Localizer
 from fcam.predict.output import Journal, Outputs, load_predictions, name_outputs
@@ -296,6 +296,35 @@ def test_resume_with_more_photos_keeps_one_common_folder(tmp_path: Path) -> None
     part = predict_files(localizer(), first, out, resume=True)
     assert (part.resumed, part.others) == (4, 2)
     assert [row["file"] for row in part.rows] == expected
+
+
+def test_resume_knows_a_model_by_its_weights(tmp_path: Path) -> None:
+    files, out = photos(tmp_path / "in", 2), tmp_path / "out"
+    before = {"model": "runs/birds", "weights": "ab12"}
+    predict_files(localizer(), files[:1], out, settings=before)
+    moved = before | {"model": "/data/runs/birds"}
+    assert predict_files(localizer(), files, out, settings=moved, resume=True).resumed == 1
+    with pytest.raises(FcamError, match="weights = 'ab12', now it is 'cd34'"):
+        predict_files(localizer(), files, out, settings=moved | {"weights": "cd34"}, resume=True)
+    whole = json.loads((out / "predictions.json").read_text())
+    del whole["settings"]["weights"]  # as lists were written before weights stood in them
+    (out / "predictions.json").write_text(json.dumps(whole))
+    assert predict_files(localizer(), files, out, settings=moved, resume=True).resumed == 2
+    del whole["settings"]["model"]
+    (out / "predictions.json").write_text(json.dumps(whole))
+    with pytest.raises(FcamError, match="model"):
+        predict_files(localizer(), files, out, settings=before, resume=True)
+
+
+def test_settings_tell_a_model_that_was_trained_again(tmp_path: Path) -> None:
+    first, second = localizer(), localizer()
+    config = PredictConfig((str(tmp_path),))
+    assert settings_of(config, first) == settings_of(config, second)
+    cast(Planted, second.model).fc.weight.data[0, 0] += 1
+    told = {
+        key for key, value in settings_of(config, first).items() if settings_of(config, second)[key] != value
+    }
+    assert told == {"weights"}
 
 
 def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from tyro.conf import Positional
 
 from fcam import shipped
+from fcam.checkpoint import weights_digest
 from fcam.data.find import find_images
 from fcam.data.images import MAX_PIXELS
 from fcam.errors import FcamError, one_line
@@ -179,6 +180,7 @@ def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
     """Return what the results depend on, for `predictions.json`."""
     return {
         "model": config.model,
+        "weights": weights_digest(localizer.model.state_dict())[:16],
         "threshold": localizer.threshold,
         "boxes": localizer.box_rule,
         "box_convention": "x0, y0, x1, y1 in pixels of the upright photo; x1, y1 one past the last pixel",

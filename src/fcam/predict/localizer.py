@@ -66,7 +66,7 @@ class Localizer:
         boxes: "largest" gives at most one box per photo, "all" one per connected component.
         keep_aspect: let the network see the photo's shape, with the same number of pixels as the square and
             sides that are multiples of 32, instead of the square it was trained on.
-        flip: also show the network the mirrored photo and take the mean of both maps and scores, for twice the work.
+        flip: also show the network the mirrored photo and take the mean of both maps and of both logits, for twice the work.
         refine: let pixels of one colour agree on whether they are object, `fcam.refine.refine`, for sharper masks.
         zoom: look a second time at what the first look has found, cut out of the photo with a margin: better maps of
             objects that are small in the photo, for up to twice the work (more where `boxes` is "all").

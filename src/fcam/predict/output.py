@@ -261,7 +261,10 @@ class Journal:
                     rows.append(value)
         before = settings or {}
         for key, now in self.settings.items():
-            if before.get(key) != now:
+            # A model is known by its weights: it may be called by another path, and trained anew at the same one.
+            told = "weights" in before or key != "weights"
+            same = before.get(key) == now or (key == "model" and "weights" in before)
+            if told and not same:
                 raise FcamError(
                     f"{self.out} was started with {key} = {shown(before.get(key))}, now it is {shown(now)}; "
                     "resume with the same settings, or leave --resume out to start anew"

@@ -44,7 +44,10 @@ class Prediction:
     """Path of the photo where it came from a file."""
 
     def at(self, threshold: float) -> Prediction:
-        """Return the same prediction with mask and boxes cut at another share of the maximum, 0 to 1."""
+        """Return the same prediction with mask and boxes cut at another share of the maximum, 0 to 1.
+
+        A map that was refined or looked at closer was so for the threshold of its `Localizer`, and stays.
+        """
         mask, boxes = cut(self.cam, threshold, self.box_rule)
         return dataclasses.replace(self, mask=mask, boxes=boxes, threshold=threshold)
 
