@@ -24,24 +24,19 @@ from sizes import BATCH, SIDE, maps_at, opened
 
 def rows(maps: Tensor, dataset: LocalizationDataset, shares: Sequence[float]) -> dict[str, list[float]]:
     """Percent at every share: "boxes" and "masks", as far as the set has them."""
-    accuracies = [MaxBoxAcc(iou=(0.5,)) for _ in shares]
-    overlaps: list[list[Tensor]] = [[] for _ in shares]
+    accuracy, overlaps = MaxBoxAcc(iou=(0.5,)), []
     for index, batch in enumerate(DataLoader(dataset, batch_size=BATCH, collate_fn=collate)):  # type: ignore[arg-type]
-        found = maps[index * BATCH : (index + 1) * BATCH]
-        for share, accuracy, own in zip(shares, accuracies, overlaps, strict=True):
-            if dataset.has_boxes:
-                accuracy.update(found, batch["boxes"])
-            if dataset.has_masks:
-                own.append(overlap(found, share, batch["mask"]))
-    values: dict[str, list[float]] = {}
+        own = maps[index * BATCH : (index + 1) * BATCH]
+        if dataset.has_boxes:
+            accuracy.update(own, batch["boxes"])
+        if dataset.has_masks:
+            overlaps.append(torch.stack([overlap(own, share, batch["mask"]) for share in shares]))
+    found = {}
     if dataset.has_boxes:
-        values["boxes"] = [
-            accuracy.at_threshold(torch.tensor([share])).item()
-            for share, accuracy in zip(shares, accuracies, strict=True)
-        ]
-    if dataset.has_masks:
-        values["masks"] = [100 * torch.cat(own).mean().item() for own in overlaps]
-    return values
+        found["boxes"] = [accuracy.at_threshold(torch.tensor([share])).item() for share in shares]
+    if overlaps:
+        found["masks"] = (100 * torch.cat(overlaps, dim=1).mean(1)).tolist()
+    return found
 
 
 def overlap(maps: Tensor, share: float, masks: Tensor) -> Tensor:

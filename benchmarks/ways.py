@@ -24,7 +24,7 @@ from fcam.predict import Prediction
 from photo_sets import HEADLINE
 
 WAYS = ("", "flip", "refine", "zoom", "refine zoom", "flip refine zoom")
-SIZES = (0.1, 0.25, 0.5, 1.0)
+SIZES = (0.1, 0.25, 0.5)
 Values = dict[tuple[str, str], list[float]]
 
 
@@ -50,8 +50,7 @@ def compare(item: dict[str, Any], found: Prediction, name: str, values: Values) 
         values[name, "boxes"].append(right)
         area = ((true[:, 2] - true[:, 0] + 1) * (true[:, 3] - true[:, 1] + 1)).max().item()
         share = area / (found.size[0] * found.size[1])
-        limit = next(limit for limit in SIZES if share <= limit or limit == SIZES[-1])
-        values[_sized(limit), "boxes"].append(right)
+        values[_sized(sum(share > limit for limit in SIZES)), "boxes"].append(right)
     if "mask" in item:
         own, counts = torch.from_numpy(found.mask), item["mask"] != 255
         mask = item["mask"] == 1
@@ -59,8 +58,10 @@ def compare(item: dict[str, Any], found: Prediction, name: str, values: Values) 
         values[name, "masks"].append(100 * both / max(either, 1))
 
 
-def _sized(limit: float) -> str:
-    return f"objects up to {100 * limit:.0f} %"
+def _sized(place: int) -> str:
+    """What the photos between two neighbours of `SIZES` and the ends, 0 and 1, are called."""
+    low, high = (0.0, *SIZES)[place], (*SIZES, 1.0)[place]
+    return f"objects of {100 * low:.0f} to {100 * high:.0f} %"
 
 
 def main() -> None:
@@ -91,7 +92,7 @@ def main() -> None:
         print(f"{way or 'one look'}: {spent:.0f} s", flush=True)
     print("| photos | images | what | " + " | ".join(way or "one look" for way in arguments.ways) + " |")
     print("|---|--:|---|" + "--:|" * len(columns))
-    order = [*arguments.sets, *(_sized(limit) for limit in SIZES)]
+    order = [*arguments.sets, *(_sized(place) for place in range(len(SIZES) + 1))]
     for (name, what), first in sorted(columns[0].items(), key=lambda row: order.index(row[0][0])):
         cells = " | ".join(f"{sum(own := values[name, what]) / len(own):.1f}" for values in columns)
         print(f"| {name} | {len(first)} | {what} | {cells} |")

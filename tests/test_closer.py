@@ -16,7 +16,7 @@ from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.predict.closer import MARGIN, Closer, Window, put_in, windows
 from fcam.predict.folder import predict_files
-from fcam.predict.localizer import Localizer, to_size
+from fcam.predict.localizer import Localizer
 from planted import Planted
 
 Box = tuple[int, int, int, int]
@@ -125,9 +125,9 @@ def test_the_second_look_does_not_lose_what_the_first_found() -> None:
     cam = bright((10, 10, 20, 20)).numpy()
     window = Window(5, 5, 25, 25)
     faint = Closer(window, torch.full((8, 8), 0.3))
-    assert np.array_equal(put_in(cam, [faint], 0.5, to_size), cam)
+    assert np.array_equal(put_in(cam, [faint], 0.5), cam)
     clear = Closer(window, torch.full((8, 8), 0.8))
-    after = put_in(cam, [faint, clear], 0.5, to_size)
+    after = put_in(cam, [faint, clear], 0.5)
     assert np.allclose(after[5:25, 5:25], 0.8)
     after[5:25, 5:25] = cam[5:25, 5:25]
     assert np.array_equal(after, cam)
@@ -140,7 +140,7 @@ def test_where_windows_overlap_the_larger_value_counts() -> None:
         Closer(Window(8, 0, 20, 20), torch.full((4, 4), 0.7)),
     ]
     for order in (seen, seen[::-1]):
-        after = put_in(cam, order, 0.5, to_size)
+        after = put_in(cam, order, 0.5)
         assert np.allclose(after[:, :8], 0.6)
         assert np.allclose(after[:, 8:], 0.7)
 

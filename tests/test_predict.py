@@ -17,7 +17,8 @@ import fcam
 from fcam.boxes import from_map, quantize
 from fcam.errors import FcamError
 from fcam.model import FCAM
-from fcam.predict.localizer import Localizer, as_image, fast_dtype, to_size
+from fcam.predict.localizer import Localizer, as_image, fast_dtype
+from fcam.predict.prediction import to_size
 from fcam.registry import create_model
 from planted import Planted
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fcam import cams, checkpoint
 from fcam.errors import FcamError
-from fcam.predict.localizer import Localizer, NetworkOutput, to_size
-from fcam.predict.prediction import Prediction
+from fcam.predict.localizer import Localizer, NetworkOutput
+from fcam.predict.prediction import Prediction, to_size
 
 TOP = 5
 """How many classes are listed, and can be asked for a CAM."""

@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 from fcam import draw
-from fcam.predict.localizer import to_size
-from fcam.predict.prediction import BoxRule, Prediction
+from fcam.predict.prediction import BoxRule, Prediction, to_size
 
 LONGEST = 1024
 """Pixels of the longer side on screen; numbers and saved files are always of the full photo."""

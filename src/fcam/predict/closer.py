@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from fcam.boxes import Rule, from_map
+from fcam.predict.prediction import to_size
 
 MARGIN = 1.4
 """Side of a window, in longer sides of the box that it shows; chosen on `val` among 1.2, 1.4 and 1.7."""
@@ -121,12 +122,7 @@ def look_into(
     return [tuple(by_number[number] for number in sorted(by_number)) for by_number in seen]
 
 
-def put_in(
-    cam: NDArray[np.float32],
-    closer: Sequence[Closer],
-    threshold: float,
-    resize: Callable[[Tensor, tuple[int, int]], NDArray[np.float32]],
-) -> NDArray[np.float32]:
+def put_in(cam: NDArray[np.float32], closer: Sequence[Closer], threshold: float) -> NDArray[np.float32]:
     """Put what was seen closer into a map (H, W) of the whole photo; where windows overlap, the larger value counts.
 
     A window in which nothing reaches the threshold, a share of the map's maximum, stays as it was: the second look must not
@@ -137,5 +133,5 @@ def put_in(
     for (x0, y0, x1, y1), map in closer:
         if float(map.max()) > least:
             part = within[y0:y1, x0:x1]
-            np.maximum(part, resize(map, (x1 - x0, y1 - y0)), out=part)
+            np.maximum(part, to_size(map, (x1 - x0, y1 - y0)), out=part)
     return np.where(within < 0, cam, within)

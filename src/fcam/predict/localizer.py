@@ -16,10 +16,8 @@ from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fcam import cams, shipped
 from fcam.cams.closed_form import CLOSED_FORMS
@@ -32,7 +30,7 @@ from fcam.model_card import card_size, card_threshold
 from fcam.precision import fast_dtype
 from fcam.predict.closer import Closer, look_into, put_in, windows
 from fcam.predict.photo import Photo, as_image, is_one
-from fcam.predict.prediction import BoxRule, Prediction, cut
+from fcam.predict.prediction import BoxRule, Prediction, cut, to_size
 from fcam.refine import refine as refined
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -311,7 +309,7 @@ class Localizer:
             raise FcamError("the network's output is not finite; try dtype float32, or check the weights")
         cam = to_size(output.map, photo.size)
         if output.closer:
-            cam = put_in(cam, output.closer, self.threshold, to_size)
+            cam = put_in(cam, output.closer, self.threshold)
         mask, boxes = cut(cam, self.threshold, self.box_rule)
         return Prediction(
             label=self.classes[output.class_idx] if self.classes else str(output.class_idx),
@@ -327,13 +325,6 @@ class Localizer:
             baseline=None if output.baseline is None else to_size(output.baseline, photo.size),
             source=source,
         )
-
-
-def to_size(map: Tensor, size: tuple[int, int]) -> NDArray[np.float32]:
-    """Resize a map (h, w) bilinearly to (width, height), antialiased where it shrinks; float32 (H, W)."""
-    width, height = size
-    resized = F.interpolate(map.float()[None, None], size=(height, width), mode="bilinear", antialias=True)
-    return resized[0, 0].clamp_(0, 1).numpy()
 
 
 def _move(model: nn.Module, device: str | torch.device) -> None:

@@ -260,11 +260,11 @@ class Journal:
                 elif _is_row(value):
                     rows.append(value)
         before = settings or {}
-        for key, now in self.settings.items():
-            # A model is known by its weights: it may be called by another path, and trained anew at the same one.
-            told = "weights" in before or key != "weights"
-            same = before.get(key) == now or (key == "model" and "weights" in before)
-            if told and not same:
+        compared = dict(self.settings)
+        # A model is known by its weights: it may have another path now, or have been trained again at the same one.
+        compared.pop("model" if "weights" in before else "weights", None)
+        for key, now in compared.items():
+            if before.get(key) != now:
                 raise FcamError(
                     f"{self.out} was started with {key} = {shown(before.get(key))}, now it is {shown(now)}; "
                     "resume with the same settings, or leave --resume out to start anew"

@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
 
 from fcam import draw, panels
 from fcam.boxes import from_map, quantize
@@ -88,3 +90,10 @@ def cut(
     level = quantize(cam[None])[0]
     # from_map's boxes end at the last pixel; what users slice and draw with ends one past it.
     return level > int(threshold * int(level.max())), boxes + np.array([0, 0, 1, 1])
+
+
+def to_size(map: Tensor, size: tuple[int, int]) -> NDArray[np.float32]:
+    """Resize a map (h, w) bilinearly to (width, height), antialiased where it shrinks; float32 (H, W)."""
+    width, height = size
+    resized = F.interpolate(map.float()[None, None], size=(height, width), mode="bilinear", antialias=True)
+    return resized[0, 0].clamp_(0, 1).numpy()
