@@ -11,8 +11,9 @@ import torch
 from fcam import __version__
 from fcam.cli import VERBS, main
 from fcam.data.wsol import LISTS
-from fcam.evaluate_command import EvaluateConfig, file_name
+from fcam.evaluate_command import EvaluateConfig, differences, file_name
 from fcam.map_files import evaluate_map_files, write_maps
+from fcam.predict.ways import Ways
 from launched import in_two_processes
 
 
@@ -134,6 +135,8 @@ def test_maps_are_found_whatever_the_ids_begin_with(tmp_path, ids, below):
         ({"split": "val", "method": "layercam"}, "metrics-val-layercam.json"),
         ({"size": 64, "method": "cam"}, "metrics.json"),
         ({"size": 32, "precision": "bf16"}, "metrics-test-32-bf16.json"),
+        ({"ways": Ways(zoom=True, product=True)}, "metrics-test-product-zoom.json"),
+        ({"ways": Ways(flip=True), "split": "val", "size": 32}, "metrics-val-32-flip.json"),
     ],
 )
 def test_other_numbers_are_kept_apart_from_the_runs_own(tmp_path, monkeypatch, changed, name):
@@ -142,10 +145,11 @@ def test_other_numbers_are_kept_apart_from_the_runs_own(tmp_path, monkeypatch, c
         (tmp_path / place).mkdir(parents=True)
     (tmp_path / "config.yaml").write_text("data: own/birds\n")
     metadata = {"method": "cam", "training": {"crop": 64}}
-    assert file_name(EvaluateConfig(**changed), metadata, tmp_path) == name
+    config = EvaluateConfig(**changed)
+    assert file_name(config, differences(config, metadata, tmp_path)) == name
     (tmp_path / "own/birds").rmdir()  # a set that has moved is still the run's
     moved = EvaluateConfig(data="now/birds")
-    assert file_name(moved, metadata, tmp_path) == "metrics.json"
+    assert file_name(moved, differences(moved, metadata, tmp_path)) == "metrics.json"
 
 
 def test_classes_of_other_names_are_doubted(tiny_run, drawn_set, tmp_path, capsys):

@@ -59,6 +59,15 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             raise FcamError(
                 f"{folder} is not a saved model: {name} is missing; give the folder save_pretrained wrote"
             )
+    config = _read_config(folder)
+    try:
+        state = load_tensors((folder / WEIGHTS).read_bytes())
+    except (OSError, SafetensorError, ValueError) as error:
+        raise FcamError(f"{folder / WEIGHTS} is damaged ({cut(error)}); copy or save it again") from error
+    return config, state
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -69,11 +78,23 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{folder / CONFIG} has format {shown(found)}, this version reads {FORMAT}; "
             "install the version that wrote it"
         )
-    try:
-        state = load_tensors((folder / WEIGHTS).read_bytes())
-    except (OSError, SafetensorError, ValueError) as error:
-        raise FcamError(f"{folder / WEIGHTS} is damaged ({cut(error)}); copy or save it again") from error
-    return config, state
+    return config
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    """A part of a configuration, which anybody may have edited."""
+    return value if isinstance(value, dict) else {}
+
+
+def remember_thresholds(folder: str | Path, thresholds: Mapping[str, Any]) -> None:
+    """Add thresholds by kind of map to the metadata of a saved model, leaving its weights alone.
+
+    Raises `FcamError` as `read` does for a configuration that is missing or damaged.
+    """
+    config = _read_config(Path(folder))
+    metadata = config["metadata"] = {**_dict(config.get("metadata"))}
+    metadata["thresholds"] = {**_dict(metadata.get("thresholds")), **thresholds}
+    write_json(Path(folder) / CONFIG, config)
 
 
 def classifier_digest(source: str | Path) -> str:

@@ -10,7 +10,6 @@ from fcam import files
 from fcam.config import TrainConfig
 from fcam.data import EvalTransform, open_dataset
 from fcam.data.synthetic import draw_set
-from fcam.evaluate import KINDS
 from fcam.evaluate_command import print_table
 from fcam.model import FCAM
 from fcam.panels import panel
@@ -20,6 +19,7 @@ from fcam.report import gallery
 from fcam.report.command import ReportConfig, run_report
 from fcam.report.curves import chosen_threshold
 from fcam.run import Run
+from fcam.split_maps import KINDS
 from fcam.train import train
 
 SAMPLES = 6

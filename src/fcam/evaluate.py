@@ -2,122 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import Subset
 
-from fcam.cams import center_gaussian, interpolated, normalize
-from fcam.cams.forward import evaluating
-from fcam.config import Precision
-from fcam.data import EvalTransform, LocalizationDataset, collate, open_dataset, splits
+from fcam.data import EvalTransform, LocalizationDataset, open_dataset, splits
 from fcam.map_files import MapType, write_maps
-from fcam.model import FCAM, foreground
-from fcam.precision import autocast
+from fcam.model import FCAM
+from fcam.precision import dtype_of
+from fcam.predict.localizer import Localizer
+from fcam.predict.ways import Ways
 from fcam.processes import process_state
-from fcam.progress import epoch_bar
-from fcam.quiet import quiet_decoders
 from fcam.scores import Scorecard
+from fcam.split_maps import KINDS, MapBatch, MapOptions, looks_of, maps_of
 
-KINDS = ("cam", "fcam")
 FLOOR = "center"
 """Kind of map that stands below every table: what is reached without looking at the image."""
-
-
-@dataclass(frozen=True)
-class MapOptions:
-    """How the maps of a split are computed."""
-
-    method: str = "cam"
-    """CAM method, `variant` its formula."""
-    variant: str = "published"
-    batch_size: int = 32
-    precision: Precision = "no"
-    """Number format of the network; maps are float32."""
-    workers: int = 2
-    """Processes that load images; 0 loads them here."""
-    seed: int = 0
-    """Seed of the noise that some methods add to the images."""
-
-
-def score_maps(
-    model: FCAM,
-    images: Tensor,
-    labels: Tensor,
-    kinds: Sequence[str] = KINDS,
-    method: str = "cam",
-    variant: str = "published",
-    generator: torch.Generator | None = None,
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Localization maps of a batch and its logits, from one forward of the backbone.
-
-    The CAM is that of the true class, normalised and then interpolated; F-CAM is the foreground softmax as it
-    is, as the authors' code has them.
-
-    Args:
-        images: (B, 3, H, W) in [0, 1].
-        labels: (B,) true classes.
-        kinds: of "cam", "fcam" and "center", the centre Gaussian that needs no model.
-
-    Returns:
-        maps by kind, each (B, H, W) float32 in [0, 1], and logits (B, K) float32.
-    """
-    maps: dict[str, Tensor] = {}
-    if "fcam" in kinds:
-        out = model(images)
-        logits, features = out.logits, out.features
-        maps["fcam"] = foreground(out.maps)
-    else:
-        logits, features = model.classifier(images)
-    if "center" in kinds:
-        floor = normalize(center_gaussian(*images.shape[-2:], device=images.device)[None])
-        maps["center"] = floor.expand(len(images), -1, -1)
-    if "cam" in kinds:
-        maps["cam"] = interpolated(model.classifier, images, features[-1], labels, method, variant, generator)
-    return {kind: maps[kind] for kind in kinds}, logits.float()
-
-
-class MapBatch(NamedTuple):
-    """A batch on its way through a split: collated items, maps by kind (B, H, W), logits (B, K)."""
-
-    items: dict[str, Any]
-    maps: dict[str, Tensor]
-    logits: Tensor
-
-
-@torch.inference_mode()
-def maps_of(
-    model: FCAM, dataset: Dataset[Any], kinds: Sequence[str], options: MapOptions, title: str
-) -> Iterator[MapBatch]:
-    """Go once through images in order; the model is in eval mode meanwhile, and a bar called `title` is shown.
-
-    Args:
-        dataset: a `LocalizationDataset` opened with `localization=True` and an `EvalTransform`, or a part of one.
-        kinds: as in `score_maps`.
-    """
-    device = next(model.parameters()).device
-    loader = DataLoader(
-        dataset,
-        batch_size=options.batch_size,
-        collate_fn=collate,
-        num_workers=options.workers,
-        worker_init_fn=quiet_decoders,
-    )
-    with evaluating(model), epoch_bar(title, len(loader), process_state().is_main_process) as bar:
-        for number, batch in enumerate(loader):
-            images = batch["image"].to(device, memory_format=torch.channels_last).float().div_(255)
-            labels = batch["label"].to(device)
-            generator = torch.Generator(device=device).manual_seed(options.seed * 1_000_003 + number)
-            with autocast(options.precision, device):
-                maps, logits = score_maps(
-                    model, images, labels, kinds, options.method, options.variant, generator
-                )
-            yield MapBatch(batch, maps, logits)
-            bar.advance(len(images))
+ONE_LOOK = Ways()
 
 
 def evaluate_split(
@@ -139,10 +43,23 @@ def evaluate_split(
     Returns:
         the scorecard of the whole split, the same on every process.
     """
+    share = _share(dataset)
+    batches = maps_of(model, Subset(dataset, share), kinds, options or MapOptions(), title)  # type: ignore[arg-type]
+    return _score(
+        batches, Scorecard(dataset, kinds, device=next(model.parameters()).device), save_maps, map_type
+    )
+
+
+def _share(dataset: LocalizationDataset) -> range:
+    """Places of the images that are this process's."""
     state = process_state()
-    share = Subset(dataset, range(state.process_index, len(dataset), state.num_processes))  # type: ignore[arg-type]
-    card = Scorecard(dataset, kinds, device=next(model.parameters()).device)
-    for items, maps, logits in maps_of(model, share, kinds, options or MapOptions(), title):
+    return range(state.process_index, len(dataset), state.num_processes)
+
+
+def _score(
+    batches: Iterable[MapBatch], card: Scorecard, save_maps: Path | None, map_type: MapType
+) -> Scorecard:
+    for items, maps, logits in batches:
         card.update(maps, logits, items)
         if save_maps is not None:
             write_maps(save_maps, maps, items["image_id"], map_type)
@@ -168,6 +85,7 @@ def evaluate(
     carry_from: str = "val",
     save_maps: Path | None = None,
     map_type: MapType = "float16",
+    ways: Ways = ONE_LOOK,
 ) -> dict[str, Any]:
     """Score a split, and carry the best thresholds of another one over to it.
 
@@ -177,20 +95,81 @@ def evaluate(
         size: side that images are resized to.
         carry_from: split whose thresholds are carried over; they also become the model's own, for prediction.
         save_maps: as in `evaluate_split`, for `split` alone; `map_type` likewise.
+        ways: better maps than one look gives, as one more row, cut for a further look where one look is best on `carry_from`.
 
     Returns:
         the content of `metrics.json`.
     """
-    kinds = (*KINDS, FLOOR) if model.metadata.get("decoder_trained", True) else (KINDS[0], FLOOR)
-    known = splits(root)
-    cards = {}
-    for name in dict.fromkeys((carry_from, split)):
-        if name == carry_from != split and name not in known:
-            continue
-        dataset = open_dataset(root, name, transform=EvalTransform(size), localization=True)
-        folder = save_maps if name == split else None
-        cards[name] = evaluate_split(model, dataset, kinds, options, folder, map_type, f"evaluate {name}")
+    options, known, folders = options or MapOptions(), splits(root), {split: save_maps}
+    opened = {
+        name: open_dataset(root, name, transform=EvalTransform(size), localization=True)
+        for name in dict.fromkeys((carry_from, split))
+        if name == split or name in known
+    }
+    cards = {
+        name: evaluate_split(
+            model,
+            dataset,
+            _kinds(model, ways.product or name == carry_from),
+            options,
+            folders.get(name),
+            map_type,
+            f"evaluate {name}",
+        )
+        for name, dataset in opened.items()
+    }
+    report = _report(model, cards, split, carry_from)
+    if not ways.product:
+        report["maps"].pop("product", None)
+    if ways.further:
+        cards = _look_again(model, opened, size, options, ways, folders, map_type)
+        report["maps"] |= _report(model, cards, split, carry_from)["maps"]
+    report["maps"][FLOOR] = report["maps"].pop(FLOOR)  # below all others
+    return report
+
+
+def _kinds(model: FCAM, product: bool) -> tuple[str, ...]:
+    """Kinds of map that one look gives; whoever is not shown the product needs its best cut on `val` for `fcam predict`."""
+    if not model.metadata.get("decoder_trained", True):
+        return KINDS[0], FLOOR
+    return (*KINDS, "product", FLOOR) if product else (*KINDS, FLOOR)
+
+
+def _report(model: FCAM, cards: Mapping[str, Scorecard], split: str, carry_from: str) -> dict[str, Any]:
+    """What a pass over the splits says of `split`; thresholds that are carried become the model's own."""
     carried = cards.get(carry_from)
     if carried is not None:
-        model.metadata["thresholds"] = carried.thresholds()
+        noted = model.metadata.get("thresholds")
+        known = noted if isinstance(noted, dict) else {}  # whoever edited the card
+        model.metadata["thresholds"] = {**known, **carried.thresholds()}
     return cards[split].report(split, carried if carry_from != split else None)
+
+
+def _look_again(
+    model: FCAM,
+    opened: Mapping[str, LocalizationDataset],
+    size: int,
+    options: MapOptions,
+    ways: Ways,
+    folders: Mapping[str, Path | None],
+    map_type: MapType,
+) -> dict[str, Scorecard]:
+    """Score splits looked at in other ways; a further look is taken where one look is cut best, by the model's own word."""
+    device = next(model.parameters()).device
+    localizer = Localizer(
+        model,
+        size=size,
+        batch_size=options.batch_size,
+        dtype=dtype_of(options.precision, device),
+        cam_method=options.method,
+        **asdict(ways),
+    )
+    return {
+        name: _score(
+            looks_of(localizer, dataset, _share(dataset), options, f"evaluate {name}, {ways.kind}"),
+            Scorecard(dataset, (ways.kind,), device),
+            folders.get(name),
+            map_type,
+        )
+        for name, dataset in opened.items()
+    }

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
-from tyro.conf import Positional
+from tyro.conf import OmitArgPrefixes, Positional
 
 from fcam import files, scores
-from fcam.checkpoint import resolve
+from fcam.checkpoint import remember_thresholds, resolve
 from fcam.config import Precision
 from fcam.data import open_dataset
 from fcam.errors import FcamError
-from fcam.evaluate import MapOptions, evaluate
+from fcam.evaluate import evaluate
 from fcam.map_files import MapType, evaluate_map_files
 from fcam.model import FCAM
+from fcam.model_card import card_threshold
+from fcam.predict.ways import Ways
 from fcam.processes import process_state
 from fcam.progress import say, wide_console
 from fcam.run import load_config
+from fcam.split_maps import MapOptions
 
 WIDTH = 120
 
@@ -57,6 +60,9 @@ class EvaluateConfig:
     workers: int = 2
     size: int | None = None
     """Side that images are resized to; default: the one of training, or 224."""
+    ways: OmitArgPrefixes[Ways] = field(default_factory=Ways)
+    """Score F-CAM looked at in other ways as well, at the true class. A run evaluated on its own data remembers where val cuts
+    these maps best, and `fcam predict` cuts them there."""
     classifier: str = ""
     """module.path:factory that builds the classifier, for a model made from your own code."""
     map_type: MapType = "float16"
@@ -65,6 +71,10 @@ class EvaluateConfig:
 
 def run_evaluate(config: EvaluateConfig) -> int:
     """Do what `fcam evaluate` was asked for; 0, since it either scores every image of the split or raises `FcamError`."""
+    if config.maps is not None and config.ways.on:
+        raise FcamError(
+            f"--{config.ways.on[0]} is for models, and --maps {config.maps} are made already; leave it out"
+        )
     if (config.maps is None) == (config.model == ""):
         raise FcamError(
             "name either a run or model folder, or a folder of heat maps with --maps; see fcam evaluate --help"
@@ -99,6 +109,11 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
             f"{config.model} was trained on {data}, which is not there; say where its data set lies with --data ROOT"
         )
     model = FCAM.from_pretrained(resolve(config.model), config.classifier or None).to(process_state().device)
+    if config.ways.on and model.metadata.get("decoder_trained") is False:
+        raise FcamError(
+            f"the decoder of {config.model} was never trained, so there is no F-CAM to look at with --{config.ways.on[0]}; "
+            f"train it first: fcam train --resume --out {config.model}"
+        )
     classes = open_dataset(data, config.split).classes
     known, wanted = model.classifier.num_classes, len(classes)
     if known != wanted:
@@ -124,22 +139,42 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
         ),
         save_maps=config.save_maps,
         map_type=config.map_type,
+        ways=config.ways,
     )
-    return report, config.out or (folder if is_run else Path()) / file_name(config, model.metadata, folder)
+    changed = differences(config, model.metadata, folder)
+    if is_run and config.ways.on and not changed:
+        _remember(resolve(config.model), model.metadata, config.ways)
+    return report, config.out or (folder if is_run else Path()) / file_name(config, changed)
 
 
-def file_name(config: EvaluateConfig, metadata: Mapping[str, Any], folder: Path) -> str:
+def file_name(config: EvaluateConfig, changed: Sequence[str]) -> str:
     """Name of the file for the numbers; `metrics.json`, a run's own, is for nothing but its data, method and size."""
+    named = [config.split, *changed, *config.ways.on]
+    return "metrics.json" if named == ["test"] else f"metrics-{'-'.join(named)}.json"
+
+
+def differences(config: EvaluateConfig, metadata: Mapping[str, Any], folder: Path) -> list[str]:
+    """What of data, method, size and precision is not as in training."""
     training = metadata.get("training") or {}
-    changed = [
+    changed = (
         "" if _is_its_data(folder, config.data) else Path(os.path.abspath(config.data)).name or "data",
         config.method if config.method != metadata.get("method", "cam") else "",
         str(config.size) if config.size not in (None, training.get("crop", 224)) else "",
         config.precision if config.precision != "no" else "",
-    ]
-    if not any(changed) and config.split == "test":
-        return "metrics.json"
-    return "-".join(["metrics", config.split, *filter(None, changed)]) + ".json"
+    )
+    return [name for name in changed if name]
+
+
+def _remember(folder: Path, metadata: Mapping[str, Any], ways: Ways) -> None:
+    """Keep in the model's card where `val` cuts maps of these ways best."""
+    found = metadata.get("thresholds") or {}
+    kinds = {kind: found[kind] for kind in (ways.base, ways.kind) if kind in found}
+    if kinds and process_state().is_main_process:
+        remember_thresholds(folder, kinds)
+        cut = card_threshold(dict(metadata), ways.kind)
+        say(
+            f"fcam predict --{' --'.join(ways.on)} cuts the maps of this run at {cut:.2f} from now on, best on val"
+        )
 
 
 def _is_its_data(folder: Path, data: str) -> bool:

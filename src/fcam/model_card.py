@@ -12,13 +12,17 @@ LARGEST_SIZE = 4096
 """No model that says of itself that it was trained on larger images is believed."""
 
 
-def card_threshold(card: dict[str, Any]) -> float:
-    """Return the threshold that the metadata names, or the best on `val` for boxes or pixels, or 0.5."""
-    boxes = _noted(card, "thresholds", "fcam", "max_box_acc", "0.5")
-    for value in (card.get("threshold"), boxes, _noted(card, "thresholds", "fcam", "piou")):
+def card_threshold(card: dict[str, Any], kind: str = "fcam", otherwise: float = DEFAULT_THRESHOLD) -> float:
+    """Return the threshold that the metadata names, or the best on `val` for boxes or pixels, or `otherwise`.
+
+    `kind` is the kind of map; a threshold that was named is F-CAM's.
+    """
+    named = card.get("threshold") if kind == "fcam" else None
+    boxes = _noted(card, "thresholds", kind, "max_box_acc", "0.5")
+    for value in (named, boxes, _noted(card, "thresholds", kind, "piou")):
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
             return float(value)
-    return DEFAULT_THRESHOLD
+    return otherwise
 
 
 def card_size(card: dict[str, Any], source: object) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from fcam.config import Precision
 
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
@@ -33,7 +33,12 @@ def resolve(precision: Precision, device: torch.device) -> Precision:
     return "bf16" if fast_dtype(device) == torch.bfloat16 else "no"
 
 
+def dtype_of(precision: Precision, device: torch.device) -> torch.dtype:
+    """The number format that `precision` means on `device`."""
+    return _DTYPES[resolve(precision, device)]
+
+
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
     """Autocast of `precision` on `device`; nothing for "no"."""
-    precision = resolve(precision, device)
-    return nullcontext() if precision == "no" else torch.autocast(device.type, dtype=_DTYPES[precision])
+    dtype = dtype_of(precision, device)
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype)

@@ -14,8 +14,14 @@ from fcam.metrics import MaxBoxAcc, MaxBoxAccV2, PIoU, PxAP, TopKLocalization, l
 
 IOU = (0.3, 0.5, 0.7)
 HALF = IOU.index(0.5)
-TITLES = {"cam": "CAM", "fcam": "F-CAM", "center": "centre Gaussian"}
+TITLES = {"cam": "CAM", "fcam": "F-CAM", "product": "F-CAM × CAM", "center": "centre Gaussian"}
 NUMBERS = ("max_box_acc", "max_box_acc_v2", "top1_loc", "top5_loc", "pxap", "piou")
+
+
+def title(kind: str) -> str:
+    """What a kind of map is called in a table, and how it was looked at: "F-CAM, flip, zoom"."""
+    base, *ways = kind.split("+")
+    return ", ".join([TITLES[base], *ways])
 
 
 class BoxScores:
@@ -151,7 +157,7 @@ class Scorecard:
 
     Args:
         dataset: says whether there are boxes and masks.
-        kinds: of "cam", "fcam" and "center".
+        kinds: names of kinds of map, as in `TITLES` or `Ways.kind`.
         device: where states live, so that processes can add them up.
     """
 
@@ -232,9 +238,9 @@ def table(report: dict[str, Any]) -> list[list[str]]:
     header = ["map", "threshold from", *boxes, "V2", "top-1", "top-5", "PxAP", "PIoU"]
     rows = [header]
     for kind, row in report["maps"].items():
-        rows.append([TITLES[kind], f"{report['split']}, its best", *_cells(row)])
+        rows.append([title(kind), f"{report['split']}, its best", *_cells(row)])
         if row["transferred"]:
-            rows.append([TITLES[kind], "val, carried over", *_cells(row["transferred"])])
+            rows.append([title(kind), "val, carried over", *_cells(row["transferred"])])
     return rows
 
 

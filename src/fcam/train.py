@@ -25,7 +25,7 @@ from fcam.config import SelectionMetric, TrainConfig
 from fcam.data import EvalTransform, open_dataset, splits
 from fcam.environment import environment
 from fcam.errors import FcamError
-from fcam.evaluate import MapOptions, evaluate, evaluate_split, has_truth_for
+from fcam.evaluate import evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
 from fcam.optimization import Optimization, copy_of
@@ -34,6 +34,7 @@ from fcam.precision import resolve
 from fcam.processes import process_state
 from fcam.progress import say
 from fcam.run import Run, config_to_dict
+from fcam.split_maps import MapOptions
 from fcam.stages import SeedMaps, Stage, stages_of
 from fcam.start import build, check_classes, introduce, settle, trains_classifier
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fcam import cams, checkpoint
 from fcam.errors import FcamError
-from fcam.predict.localizer import Localizer, NetworkOutput
+from fcam.predict.localizer import Localizer
+from fcam.predict.network import NetworkOutput
 from fcam.predict.prediction import Prediction, to_size
 
 TOP = 5
@@ -46,7 +47,7 @@ class Look:
     prediction: Prediction
     """What `fcam predict` would say: cut at the model's own threshold."""
     ranking: tuple[Ranked, ...]
-    """The most probable classes, best first."""
+    """The most probable classes, best first, and last the one that was asked for where it is none of them."""
     pixels: Tensor = field(repr=False)
     """uint8 (3, h, w), what the network saw."""
     top: Tensor = field(repr=False)
@@ -63,19 +64,25 @@ class Look:
         )
 
 
-def look(localizer: Localizer, photo: Image.Image, name: str, model: str) -> Look:
-    """Look at an RGB photo in the localizer's way; raises `FcamError` when the network's output is not finite."""
+def look(
+    localizer: Localizer, photo: Image.Image, name: str, model: str, class_idx: int | None = None
+) -> Look:
+    """Look at an RGB photo in the localizer's way; raises `FcamError` when the network's output is not finite.
+
+    `class_idx` is the class whose map a product is; None takes the most probable one.
+    """
     pixels = localizer.prepare(photo)
-    logits, maps, top = localizer.see(pixels[None])
+    wanted = None if class_idx is None else torch.tensor([class_idx])
+    logits, maps, top = localizer.see(pixels[None], wanted)
     scores = localizer.model.classifier.probabilities(logits)[0]
-    best, classes = scores.topk(min(TOP, len(scores)))
-    seen = NetworkOutput(int(classes[0]), float(best[0]), maps[0].cpu(), None)
+    classes = scores.topk(min(TOP, len(scores))).indices
+    shown = classes.tolist()
+    index = shown[0] if class_idx is None else class_idx
+    shown += [index] if index not in shown else []
+    seen = NetworkOutput(index, float(scores[index]), maps[0].cpu(), None)
     (output,) = localizer.look_closer([photo], [seen])
     names = localizer.classes
-    ranking = tuple(
-        Ranked(index, names[index] if names else str(index), score)
-        for index, score in zip(classes.tolist(), best.tolist(), strict=True)
-    )
+    ranking = tuple(Ranked(one, names[one] if names else str(one), float(scores[one])) for one in shown)
     prediction = localizer.finish(photo, output, name)
     return Look(name, localizer, model, prediction, ranking, pixels, top.float())
 
@@ -93,7 +100,7 @@ def class_map(seen: Look, class_idx: int, method: str) -> Prediction:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cams.EmptyMapWarning)  # the page says it
         if method in cams.CLOSED_FORMS:
-            maps = localizer.class_maps(seen.pixels[None], seen.top, index, method)
+            maps = localizer.network.class_maps(seen.pixels[None], seen.top, index, method)
         else:
             maps = cams.cam(localizer.model.classifier, _images(localizer, seen.pixels), index, method)
     return dataclasses.replace(

@@ -104,7 +104,7 @@ def _choices(c: Controls, viewer: Viewer, first: Session, source: str) -> None:
     )
     c.shown_class = gr.Dropdown([], label="CAM of the class", filterable=False, elem_id="class")
     ways = [(title, name) for name, title in WAYS.items()]
-    c.ways = gr.CheckboxGroup(ways, value=list(first.ways), label="Better F-CAM, slower", elem_id="ways")
+    c.ways = gr.CheckboxGroup(ways, value=list(first.ways), label="Better F-CAM", elem_id="ways")
 
 
 def _results(c: Controls, first: Session) -> None:

@@ -16,9 +16,10 @@ from fcam.app.view import View, contour, view
 from fcam.data.images import ImageError
 from fcam.errors import FcamError
 from fcam.predict.prediction import BoxRule
+from fcam.predict.ways import Ways
 
-WAYS = {"flip": "Mirror", "refine": "Refine", "zoom": "Zoom"}
-"""Ways to a better map that cost time, as `fcam predict` calls them, and what they are called on the page."""
+WAYS = {"flip": "Mirror", "refine": "Refine", "zoom": "Zoom", "product": "This class only"}
+"""Ways to a better map, as `fcam predict` calls them, and what they are called on the page."""
 
 Pictures = tuple[Image.Image | None, Image.Image | None, Image.Image | None]
 
@@ -35,6 +36,11 @@ class Shown:
     def class_idx(self) -> int:
         """The class whose CAM is shown."""
         return self.cam.full.class_idx
+
+    @property
+    def photo(self) -> tuple[Image.Image, str]:
+        """What was looked at, and its name."""
+        return self.seen.prediction.photo, self.seen.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +103,7 @@ class Viewer:
         session = dataclasses.replace(session, model=model, threshold=None)
         if session.shown is None:
             return session
-        seen = session.shown.seen
-        return self._look(session, seen.prediction.photo, seen.name)
+        return self._look(session, *session.shown.photo)
 
     def use_ways(self, session: Session, ways: Sequence[str]) -> Session:
         """Look at the same photo in other ways, of `WAYS`, still cut where it was."""
@@ -111,9 +116,11 @@ class Viewer:
         return self._explain(session, session.shown, method, session.shown.class_idx)
 
     def use_class(self, session: Session, class_idx: int) -> Session:
-        """Show the CAM of another class."""
+        """Show the CAM of another class, and its map where F-CAM is one of a class."""
         if session.shown is None:
             return session
+        if "product" in session.ways:
+            return self._look(session, *session.shown.photo, class_idx)
         return self._explain(session, session.shown, session.method, class_idx)
 
     def use_threshold(self, session: Session, threshold: float | None) -> Session:
@@ -136,17 +143,19 @@ class Viewer:
         """Look once more at the photo on screen, if there is one, and keep the class whose CAM is shown."""
         if session.shown is None:
             return session
-        seen, class_idx = session.shown.seen, session.shown.class_idx
-        after = self._look(session, seen.prediction.photo, seen.name)
+        class_idx = session.shown.class_idx
+        if "product" in session.ways:
+            return self._look(session, *session.shown.photo, class_idx)
+        after = self._look(session, *session.shown.photo)
         if after.shown is None or class_idx not in {row.class_idx for row in after.shown.seen.ranking}:
             return after
         return self._explain(after, after.shown, session.method, class_idx)
 
-    def _look(self, session: Session, photo: Image.Image, name: str) -> Session:
+    def _look(self, session: Session, photo: Image.Image, name: str, class_idx: int | None = None) -> Session:
         try:
-            options = {way: way in session.ways for way in WAYS}
-            localizer = self.models[session.model].using(boxes=session.rule, **options)
-            seen = look(localizer, photo, name, session.model)
+            ways = Ways(**{way: way in session.ways for way in WAYS})
+            localizer = self.models[session.model].using(boxes=session.rule, ways=ways)
+            seen = look(localizer, photo, name, session.model, class_idx)
             cam = class_map(seen, seen.prediction.class_idx, session.method)
         except FcamError as error:
             return dataclasses.replace(session, shown=None, problem=str(error))
@@ -182,7 +191,7 @@ def titles(session: Session) -> tuple[str, str, str]:
     """What stands above each of the three pictures."""
     if session.shown is None:
         return "", "", ""
-    return words.titles(session.shown.cam.full, session.method)
+    return words.titles(session.shown.cam.full, session.method, session.shown.seen.localizer.ways.product)
 
 
 def headline(session: Session, models: Models) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import BatchSampler, Dataset, Sampler
 
 from fcam.data import folder, wsol
@@ -52,7 +53,7 @@ class LocalizationDataset(Dataset[dict[str, Any]]):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         index = range(len(self))[index]
-        image = open_image(self.path(index), exif=self.split.exif)
+        image = self.photo(index)
         geometry = self._geometry(index, image.size)
         return {
             "image": geometry.image(image),
@@ -77,6 +78,10 @@ class LocalizationDataset(Dataset[dict[str, Any]]):
         if self.split.masks is not None:
             found["mask"] = _mask(self.split.masks.get(image_id, []), geometry)
         return found
+
+    def photo(self, index: int) -> Image.Image:
+        """Open the image at `index` as it is, RGB, at its own size."""
+        return open_image(self.path(index), exif=self.split.exif)
 
     def path(self, index: int) -> Path:
         """Return the path of the image file at `index`."""

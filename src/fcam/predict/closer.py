@@ -94,7 +94,7 @@ def look_into(
     photos: Sequence[Image.Image],
     places: Sequence[Sequence[Window]],
     prepare: Callable[[Image.Image], Tensor],
-    maps_of: Callable[[Tensor], Tensor],
+    maps_of: Callable[[Tensor, list[int]], Tensor],
     batch_size: int,
 ) -> list[tuple[Closer, ...]]:
     """Show the network every window of every photo, in batches of one shape.
@@ -102,7 +102,7 @@ def look_into(
     Args:
         places: the windows of each photo.
         prepare: from an image to what the network sees, (3, h, w).
-        maps_of: from a batch of that to maps (B, h, w).
+        maps_of: from a batch of that, and the positions of the photos it comes from, to maps (B, h, w).
 
     Returns:
         for each photo what was seen in its windows, in their order.
@@ -116,7 +116,7 @@ def look_into(
     for crops in shapes.values():
         for start in range(0, len(crops), batch_size):
             batch = crops[start : start + batch_size]
-            maps = maps_of(torch.stack([pixels for _, _, pixels in batch]))
+            maps = maps_of(torch.stack([pixels for _, _, pixels in batch]), [index for index, _, _ in batch])
             for (index, number, _), map in zip(batch, maps, strict=True):
                 seen[index][number] = Closer(places[index][number], map)
     return [tuple(by_number[number] for number in sorted(by_number)) for by_number in seen]

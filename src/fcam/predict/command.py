@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from tyro.conf import Positional
+from tyro.conf import OmitArgPrefixes, Positional
 
 from fcam import shipped
 from fcam.checkpoint import weights_digest
@@ -22,6 +23,7 @@ from fcam.predict.folder import FolderResult, predict_files
 from fcam.predict.localizer import Localizer
 from fcam.predict.output import FINAL, SUBFOLDERS, Outputs
 from fcam.predict.prediction import BoxRule
+from fcam.predict.ways import Ways
 from fcam.progress import epoch_bar, say
 
 SHOWN_FAILURES = 20
@@ -50,12 +52,8 @@ class PredictConfig:
     """Side of the square that the network sees; default: the size that the model was trained on."""
     keep_aspect: bool = False
     """Let the network see the photo's shape instead of a square."""
-    flip: bool = False
-    """Also look at the mirrored photo and take the mean of both maps: twice the work (measured in docs/results.md)."""
-    refine: bool = False
-    """Let pixels of one colour agree on whether they are object: sharper masks, slower (measured in docs/results.md)."""
-    zoom: bool = False
-    """Look a second time, closer, at what was found: better maps of small objects, up to twice the work (docs/results.md)."""
+    ways: OmitArgPrefixes[Ways] = field(default_factory=Ways)
+    """Better maps than one look gives; measured in docs/results.md."""
     overlays: bool = True
     """Write overlays/: heat, contour, box, label."""
     masks: bool = True
@@ -110,9 +108,7 @@ def run_predict(config: PredictConfig) -> int:
         config.device,
         boxes=config.boxes,
         keep_aspect=config.keep_aspect,
-        flip=config.flip,
-        refine=config.refine,
-        zoom=config.zoom,
+        **dataclasses.asdict(config.ways),
         with_cam=config.with_cam,
         max_pixels=round(config.max_megapixels * 1e6),
         classifier=config.classifier or None,
@@ -186,9 +182,7 @@ def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
         "box_convention": "x0, y0, x1, y1 in pixels of the upright photo; x1, y1 one past the last pixel",
         "size": localizer.size,
         "keep_aspect": localizer.keep_aspect,
-        "flip": localizer.flip,
-        "refine": localizer.refine,
-        "zoom": localizer.zoom,
+        **dataclasses.asdict(localizer.ways),
         "precision": str(localizer.dtype).removeprefix("torch."),
         "overlays": config.overlays,
         "masks": config.masks,

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from fcam.data.images import image_size
 from fcam.errors import FcamError, cut
-from fcam.predict.localizer import Localizer, NetworkOutput
+from fcam.predict.localizer import Localizer
+from fcam.predict.network import NetworkOutput
 from fcam.predict.output import Journal, Named, Outputs, name_outputs, save
 
 PIXELS_IN_FLIGHT = 64_000_000

@@ -12,40 +12,30 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, cast, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from fcam import cams, shipped
+from fcam import shipped
 from fcam.cams.closed_form import CLOSED_FORMS
 from fcam.data.images import MAX_PIXELS, open_image
 from fcam.errors import FcamError
-from fcam.errors import cut as shortened
 from fcam.folding import folded
-from fcam.model import FCAM, FCAMOutput, foreground
+from fcam.model import FCAM
 from fcam.model_card import card_size, card_threshold
 from fcam.precision import fast_dtype
-from fcam.predict.closer import Closer, look_into, put_in, windows
+from fcam.predict.closer import look_into, put_in, windows
+from fcam.predict.network import Network, NetworkOutput, Seen
 from fcam.predict.photo import Photo, as_image, is_one
 from fcam.predict.prediction import BoxRule, Prediction, cut, to_size
-from fcam.refine import refine as refined
+from fcam.predict.ways import Ways
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 __all__ = ["Localizer", "NetworkOutput", "Photo", "Prediction", "as_image", "fast_dtype"]
-
-
-class NetworkOutput(NamedTuple):
-    """What the network says about one photo, on the CPU, at the network's own resolution (h, w)."""
-
-    class_idx: int
-    score: float
-    map: Tensor
-    baseline: Tensor | None
-    closer: tuple[Closer, ...] = ()
-    """What a second look saw, in windows of the photo."""
 
 
 class Localizer:
@@ -55,8 +45,8 @@ class Localizer:
         model: an `FCAM`, or where one is stored: a run, a model's folder, a repo id; "lite0", which comes with the
             package, knows the ImageNet classes. An `FCAM` that is passed is put into eval mode and stays on its
             device unless `device` says otherwise.
-        threshold: share of the map's maximum, [0, 1), at which mask and boxes are cut; None takes the one
-            the model's card holds, which maximised MaxBoxAcc on `val`, or 0.5.
+        threshold: share of the map's maximum, [0, 1), at which mask and boxes are cut; None takes the one that the model's
+            card holds for maps of this kind, which maximised MaxBoxAcc on `val`, or 0.5.
         size: side of the square the network sees; None takes the model's training size, or 224.
         batch_size: photos per forward pass; None takes 8 on a CPU, 32 on a GPU.
         dtype: torch.float32 or torch.bfloat16 (autocast); None takes `fast_dtype`. Maps are always float32.
@@ -68,6 +58,8 @@ class Localizer:
         refine: let pixels of one colour agree on whether they are object, `fcam.refine.refine`, for sharper masks.
         zoom: look a second time at what the first look has found, cut out of the photo with a margin: better maps of
             objects that are small in the photo, for up to twice the work (more where `boxes` is "all").
+        product: multiply the map by the CAM of the predicted class, or of `class_idx`: √(S · C), a map of that class. It has
+            its own threshold in the model's card.
         with_cam: also return the classifier's own CAM of the predicted class, as `Prediction.baseline`.
         cam_method: closed-form method of that CAM; None takes the one the model learned from, or "cam".
         max_pixels: photos above this are refused before they are decoded; None for no limit.
@@ -88,6 +80,7 @@ class Localizer:
         flip: bool = False,
         refine: bool = False,
         zoom: bool = False,
+        product: bool = False,
         with_cam: bool = False,
         cam_method: str | None = None,
         max_pixels: int | None = MAX_PIXELS,
@@ -117,30 +110,34 @@ class Localizer:
         self.device = next(self.model.parameters()).device
         self.dtype = fast_dtype(self.device) if dtype is None else dtype
         self.classes = self.model.classes
-        self.threshold = card_threshold(card) if threshold is None else threshold
+        self.ways = Ways(flip=flip, refine=refine, zoom=zoom, product=product)
+        self._asked = None if threshold is None else _share(threshold)
+        self.first_cut, self.threshold = self._cuts()
         self.size = card_size(card, model if loaded else "the model") if size is None else size
         self.batch_size = (32 if self.device.type == "cuda" else 8) if batch_size is None else batch_size
         self.box_rule: BoxRule = boxes
-        self.keep_aspect, self.flip, self.refine, self.zoom = keep_aspect, flip, refine, zoom
-        self.with_cam, self.max_pixels = with_cam, max_pixels
+        self.keep_aspect, self.with_cam, self.max_pixels = keep_aspect, with_cam, max_pixels
         self.cam_method = cam_method or str(card.get("method", "cam"))
-        self.cam_variant = str(card.get("variant", "published"))
         self._check()
-        self.threshold, self.size, self.batch_size = (
-            float(self.threshold),
-            int(self.size),
-            int(self.batch_size),
-        )
+        self.size, self.batch_size = int(self.size), int(self.batch_size)
         # A model that was passed may be trained on; only one that nobody else holds is fixed for good.
-        self._network: nn.Module = self._folded() if loaded else self.model
+        module = self._folded() if loaded else self.model
+        variant = str(card.get("variant", "published"))
+        self.network = Network(self.model, module, self.device, self.dtype, self.cam_method, variant)
+
+    def _cuts(self) -> tuple[float, float]:
+        """Where a map is cut for a further look, and where in the end: where it was asked for, or where the card says."""
+        if self._asked is not None:
+            return self._asked, self._asked
+        card = self.model.metadata
+        first = card_threshold(card, self.ways.base)
+        return first, card_threshold(card, self.ways.kind, first)
 
     def _folded(self) -> nn.Module:
         example = torch.zeros(1, 3, self.size, self.size, device=self.device)
         return folded(self.model, example.contiguous(memory_format=torch.channels_last))
 
     def _check(self) -> None:
-        if not isinstance(self.threshold, Real) or not 0 <= self.threshold < 1:
-            raise FcamError(f"threshold is {self.threshold}, but a share of the map's maximum lies in [0, 1)")
         if not isinstance(self.size, Integral) or self.size < 32:
             raise FcamError(
                 f"size is {self.size}, but it is the side of a square in whole pixels, at least 32; 224 is usual"
@@ -149,27 +146,38 @@ class Localizer:
             raise FcamError(f"batch_size is {self.batch_size}; take 1 or more")
         if self.dtype not in DTYPES:
             raise FcamError(f"dtype is {self.dtype!r}; take torch.float32 or torch.bfloat16")
-        if self.with_cam and self.cam_method not in CLOSED_FORMS:
+        if (self.with_cam or self.ways.product) and self.cam_method not in CLOSED_FORMS:
             raise FcamError(f"cam_method is {self.cam_method!r}; take one of {', '.join(CLOSED_FORMS)}")
         if self.box_rule not in ("largest", "all"):
             raise FcamError(f"boxes is {self.box_rule!r}; take 'largest' or 'all'")
 
+    def _check_class(self, class_idx: int) -> None:
+        count = self.model.classifier.num_classes
+        if not isinstance(class_idx, Integral) or not 0 <= class_idx < count:
+            raise FcamError(f"class_idx is {class_idx!r}, but this model's classes are 0 to {count - 1}")
+
     @overload
-    def __call__(self, photos: Photo) -> Prediction: ...
+    def __call__(self, photos: Photo, class_idx: int | None = None) -> Prediction: ...
     @overload
-    def __call__(self, photos: Iterable[Photo]) -> list[Prediction]: ...
-    def __call__(self, photos: Photo | Iterable[Photo]) -> Prediction | list[Prediction]:
+    def __call__(self, photos: Iterable[Photo], class_idx: int | None = None) -> list[Prediction]: ...
+    def __call__(
+        self, photos: Photo | Iterable[Photo], class_idx: int | None = None
+    ) -> Prediction | list[Prediction]:
         """Localize one photo, or several: a `Prediction`, or a list of them in the order of the photos.
 
         A photo is a path (turned upright by its EXIF tag), a PIL image, a uint8 array (H, W, 3), or a uint8
-        tensor (3, H, W). Raises `FcamError` for a photo that cannot be used; `predict_files` skips those.
+        tensor (3, H, W). Label, score, the classifier's own CAM and, with `product`, the map are those of the most probable
+        class, or of `class_idx`. Raises `FcamError` for a photo that cannot be used (`predict_files` skips those) and for a
+        class that there is not.
         """
         if is_one(photos) or not isinstance(photos, Iterable):  # what is no photo is named by `open`
-            return next(self.stream([cast(Photo, photos)]))
-        return list(self.stream(cast(Iterable[Photo], photos)))
+            return next(self.stream([cast(Photo, photos)], class_idx))
+        return list(self.stream(cast(Iterable[Photo], photos), class_idx))
 
-    def stream(self, photos: Iterable[Photo]) -> Iterator[Prediction]:
+    def stream(self, photos: Iterable[Photo], class_idx: int | None = None) -> Iterator[Prediction]:
         """Localize photos one batch at a time, holding no more than a batch in memory; order is kept."""
+        if class_idx is not None:
+            self._check_class(class_idx)
         if is_one(photos) or not isinstance(photos, Iterable):
             raise FcamError(
                 f"stream takes several photos, got one {type(photos).__name__}; pass a list of it"
@@ -180,15 +188,18 @@ class Localizer:
             source = os.fspath(photo) if isinstance(photo, str | os.PathLike) else None
             pixels = self.prepare(image)
             if batch and (len(batch) == self.batch_size or batch[0][2].shape != pixels.shape):
-                yield from self._run(batch)
+                yield from self._run(batch, class_idx)
                 batch = []
             batch.append((image, source, pixels))
         if batch:
-            yield from self._run(batch)
+            yield from self._run(batch, class_idx)
 
-    def _run(self, batch: list[tuple[Image.Image, str | None, Tensor]]) -> Iterator[Prediction]:
+    def _run(
+        self, batch: list[tuple[Image.Image, str | None, Tensor]], class_idx: int | None
+    ) -> Iterator[Prediction]:
         images, sources, pixels = zip(*batch, strict=True)
-        outputs = self.look(images, torch.stack(pixels))
+        classes = None if class_idx is None else torch.full((len(batch),), int(class_idx))
+        outputs = self.look(images, torch.stack(pixels), classes)
         for image, source, output in zip(images, sources, outputs, strict=True):
             yield self.finish(image, output, source)
 
@@ -213,91 +224,67 @@ class Localizer:
         width, height = (max(32, round(side / 32) * 32) for side in sides)
         return width, height
 
-    def using(self, *, boxes: BoxRule, flip: bool, refine: bool, zoom: bool) -> Localizer:
-        """Return a localizer that looks in another way, with the same network."""
+    def using(self, *, boxes: BoxRule, ways: Ways) -> Localizer:
+        """Return a localizer that looks in other ways with the same network, and cuts where the model says for them."""
         other = copy.copy(self)
-        other.box_rule, other.flip, other.refine, other.zoom = boxes, flip, refine, zoom
+        other.box_rule, other.ways = boxes, ways
+        other.first_cut, other.threshold = other._cuts()
         other._check()
         return other
 
-    def look(self, photos: Sequence[Image.Image], images: Tensor) -> list[NetworkOutput]:
+    def see(self, images: Tensor, classes: Tensor | None = None) -> Seen:
+        """Say what the network sees in a batch, uint8 (B, 3, h, w) as `prepare` makes them, without a closer look.
+
+        `classes` (B,) are those whose CAM a product is made with; None takes the most probable ones.
+        """
+        return self.network.see(images, self.ways, self.first_cut, classes)
+
+    @torch.inference_mode()
+    def infer(self, images: Tensor, classes: Tensor | None = None) -> list[NetworkOutput]:
+        """Say of each of the images what the network sees in it, of its most probable class or of `classes`; on the CPU."""
+        logits, maps, top = self.see(images, classes)
+        probable = self.model.classifier.probabilities(logits)
+        index = probable.argmax(1) if classes is None else classes.to(self.device)
+        scores = probable.gather(1, index[:, None])[:, 0]
+        maps = maps.cpu()
+        baselines: Tensor | list[None] = [None] * len(images)
+        if self.with_cam:
+            baselines = self.network.class_maps(images, top, index).cpu()
+        return [
+            NetworkOutput(one, score, maps[i], baselines[i])
+            for i, (one, score) in enumerate(zip(index.tolist(), scores.tolist(), strict=True))
+        ]
+
+    def look(
+        self, photos: Sequence[Image.Image], images: Tensor, classes: Tensor | None = None
+    ) -> list[NetworkOutput]:
         """Run the network on RGB photos, with `zoom` on parts of them too; `images` (B, 3, h, w) come from `prepare`."""
-        return self.look_closer(photos, self.infer(images))
+        return self.look_closer(photos, self.infer(images, classes))
 
     def look_closer(
         self, photos: Sequence[Image.Image], outputs: Sequence[NetworkOutput]
     ) -> list[NetworkOutput]:
         """With `zoom`, add to each output what the network sees in windows around what it found; otherwise nothing."""
-        if not self.zoom:
+        if not self.ways.zoom:
             return list(outputs)
         places = [
-            windows(output.map, photo.size, self.threshold, self.box_rule)
+            windows(output.map, photo.size, self.first_cut, self.box_rule)
             for photo, output in zip(photos, outputs, strict=True)
         ]
+        classes = torch.tensor([output.class_idx for output in outputs])
         seen = look_into(
-            photos, places, self.prepare, lambda batch: self.see(batch)[1].cpu(), self.batch_size
+            photos,
+            places,
+            self.prepare,
+            lambda batch, owners: self.see(batch, classes[owners]).maps.cpu(),
+            self.batch_size,
         )
         return [output._replace(closer=closer) for output, closer in zip(outputs, seen, strict=True)]
 
-    @torch.inference_mode()
-    def see(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the network once, or twice with `flip`, on uint8 (B, 3, h, w).
-
-        Returns logits (B, K) and maps (B, h, w), float32, and the features (B, C, h', w') that CAMs are read from; all on
-        the device.
-        """
-        batch = images.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
-        out = self._forward(batch)
-        logits, maps = out.logits.float(), foreground(out.maps)
-        if self.flip:
-            mirrored = self._forward(batch.flip(-1))
-            logits = (logits + mirrored.logits.float()) / 2
-            maps = (maps + foreground(mirrored.maps).flip(-1)) / 2
-        if self.refine:
-            maps = refined(batch.float() / 255, maps, self.threshold)
-        return logits, maps, out.features[-1]
-
-    @torch.inference_mode()
-    def infer(self, images: Tensor) -> list[NetworkOutput]:
-        """Say of each of the images, uint8 (B, 3, h, w), what the network sees in it; on the CPU."""
-        logits, maps, top = self.see(images)
-        scores, classes = self.model.classifier.probabilities(logits).max(1)
-        maps = maps.cpu()
-        baselines: Tensor | list[None] = [None] * len(images)
-        if self.with_cam:
-            baselines = self.class_maps(images, top, classes).cpu()
-        return [
-            NetworkOutput(index, score, maps[i], baselines[i])
-            for i, (index, score) in enumerate(zip(classes.tolist(), scores.tolist(), strict=True))
-        ]
-
-    def _forward(self, batch: Tensor) -> FCAMOutput:
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            try:
-                return self._network(batch.float() / 255)
-            except RuntimeError as error:  # a head for one size of images, or more memory than there is
-                reason = shortened(str(error).strip().partition("\n")[0])
-                raise FcamError(
-                    f"the network cannot be run on {len(batch)} images of {batch.shape[-1]}x{batch.shape[-2]} ({reason}); "
-                    "take the size it was trained on, without keep_aspect, or a smaller batch_size"
-                ) from error
-
-    def class_maps(self, images: Tensor, top: Tensor, classes: Tensor, method: str | None = None) -> Tensor:
-        """Return the classifier's own CAMs (B, h, w) in [0, 1] from features it has made, noise the same at every call.
-
-        `images` uint8 (B, 3, H, W) as the network saw them, `top` (B, C, h, w) their features, `classes` int64 (B,);
-        `method` is a closed form, None the model's own. Raises `FcamError` for another method.
-        """
-        raw = cams.from_top(
-            self.model.classifier,
-            images.to(self.device).float() / 255,
-            top.float(),  # heads are in float32, outside of autocast
-            classes,
-            method or self.cam_method,
-            variant=self.cam_variant,
-            generator=torch.Generator().manual_seed(0),
-        )
-        return cams.normalize(raw)
+    def map_of(self, size: tuple[int, int], output: NetworkOutput) -> NDArray[np.float32]:
+        """Bring the map of the network's output, and what it saw closer, to a photo's size (width, height); (H, W)."""
+        cam = to_size(output.map, size)
+        return put_in(cam, output.closer, self.first_cut) if output.closer else cam
 
     def finish(self, photo: Image.Image, output: NetworkOutput, source: str | None = None) -> Prediction:
         """Bring the network's output to the photo's size and cut mask and boxes out of it.
@@ -307,9 +294,7 @@ class Localizer:
         maps = (output.map, *(closer.map for closer in output.closer))
         if not (np.isfinite(output.score) and all(bool(map.isfinite().all()) for map in maps)):
             raise FcamError("the network's output is not finite; try dtype float32, or check the weights")
-        cam = to_size(output.map, photo.size)
-        if output.closer:
-            cam = put_in(cam, output.closer, self.threshold)
+        cam = self.map_of(photo.size, output)
         mask, boxes = cut(cam, self.threshold, self.box_rule)
         return Prediction(
             label=self.classes[output.class_idx] if self.classes else str(output.class_idx),
@@ -325,6 +310,12 @@ class Localizer:
             baseline=None if output.baseline is None else to_size(output.baseline, photo.size),
             source=source,
         )
+
+
+def _share(threshold: float) -> float:
+    if not isinstance(threshold, Real) or not 0 <= threshold < 1:
+        raise FcamError(f"threshold is {threshold}, but a share of the map's maximum lies in [0, 1)")
+    return float(threshold)
 
 
 def _move(model: nn.Module, device: str | torch.device) -> None:

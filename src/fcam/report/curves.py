@@ -14,13 +14,13 @@ from torch import Tensor
 from fcam.attachment.attached import needs_code
 from fcam.data import EvalTransform, LocalizationDataset, open_dataset
 from fcam.errors import FcamError
-from fcam.evaluate import KINDS, MapOptions, maps_of
 from fcam.metrics.box_acc import best_iou, threshold_grid
 from fcam.metrics.histogram import score_edges, score_histograms
 from fcam.metrics.pxap import average_precision, precision_recall
 from fcam.model import FCAM
 from fcam.processes import process_state
 from fcam.report.collect import Finished
+from fcam.split_maps import KINDS, MapOptions, maps_of
 
 THRESHOLDS = 1000
 EXACT = 200

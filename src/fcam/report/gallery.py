@@ -13,10 +13,10 @@ from torch import Tensor
 from fcam import draw
 from fcam.config import TrainConfig
 from fcam.data import LocalizationDataset, collate
-from fcam.evaluate import KINDS, score_maps
 from fcam.model import FCAM
 from fcam.predict.prediction import cut
 from fcam.report.curves import Measure
+from fcam.split_maps import KINDS, score_maps
 
 TITLES = ("image", "CAM it learned from", "F-CAM", "CAM: mask and box", "F-CAM: mask and box")
 

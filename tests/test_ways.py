@@ -1,0 +1,176 @@
+"""Ways to a better map: the product with the class's CAM, and what an evaluation says of all of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fcam
+from fcam import cams
+from fcam.cli import main
+from fcam.data import open_dataset
+from fcam.data.transforms import EvalTransform
+from fcam.errors import FcamError
+from fcam.metrics import MaxBoxAcc
+from fcam.model import FCAM
+from fcam.predict.localizer import Localizer
+from fcam.predict.prediction import to_size
+from fcam.predict.ways import Ways, product
+
+
+@pytest.fixture(scope="module")
+def model() -> FCAM:
+    torch.manual_seed(0)
+    return fcam.create_model("timm:test_resnet", 3, pretrained=False, output_stride=16).eval()
+
+
+@pytest.fixture(scope="module")
+def photo() -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize((64, 64))
+
+
+def expected(model: FCAM, photo: Image.Image, class_idx: int) -> np.ndarray:
+    """√(S · C) from the public parts, (64, 64)."""
+    images = torch.from_numpy(np.array(photo)).permute(2, 0, 1)[None].float() / 255
+    with torch.inference_mode():
+        out = model(images)
+        own = cams.interpolated(model.classifier, images, out.features[-1], torch.tensor([class_idx]))
+        return (out.maps.softmax(1)[:, 1] * own).sqrt()[0].numpy()
+
+
+def test_the_product_is_a_map_of_a_class(model: FCAM, photo: Image.Image) -> None:
+    localizer = Localizer(model, size=64, product=True)
+    maps = {index: localizer(photo, class_idx=index) for index in range(3)}
+    for index, found in maps.items():
+        assert found.class_idx == index
+        np.testing.assert_allclose(found.cam, expected(model, photo, index), atol=1e-5)
+    assert np.abs(maps[0].cam - maps[1].cam).max() > 0.05
+    assert sum(found.score for found in maps.values()) == pytest.approx(1, abs=1e-5)
+    best = max(maps, key=lambda index: maps[index].score)
+    np.testing.assert_array_equal(localizer(photo).cam, maps[best].cam)
+    assert localizer(photo).class_idx == best
+
+
+def test_without_product_the_class_changes_the_cam_alone(model: FCAM, photo: Image.Image) -> None:
+    localizer = Localizer(model, size=64, with_cam=True)
+    first, second = localizer([photo], class_idx=0) + localizer([photo], class_idx=1)
+    np.testing.assert_array_equal(first.cam, second.cam)
+    assert first.baseline is not None
+    assert second.baseline is not None
+    assert np.abs(first.baseline - second.baseline).max() > 0.05
+
+
+@pytest.mark.parametrize("class_idx", [-1, 3, 1.5, "cat"])
+def test_a_class_that_there_is_not(model: FCAM, photo: Image.Image, class_idx: Any) -> None:
+    with pytest.raises(FcamError, match="this model's classes are 0 to 2"):
+        Localizer(model, size=64)(photo, class_idx=class_idx)
+
+
+def test_a_mirrored_photo_has_the_mirrored_product(model: FCAM, photo: Image.Image) -> None:
+    both = Localizer(model, size=64, product=True, flip=True)
+    mirrored = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    seen = both(photo, class_idx=1).cam
+    np.testing.assert_allclose(both(mirrored, class_idx=1).cam[:, ::-1], seen, atol=1e-5)
+    assert np.abs(seen - Localizer(model, size=64, product=True)(photo, class_idx=1).cam).max() > 1e-3
+
+
+def test_an_empty_cam_leaves_the_map_as_it_is() -> None:
+    maps = torch.rand(2, 5, 5)
+    own = torch.stack([torch.zeros(5, 5), torch.rand(5, 5)])
+    found = product(maps, own)
+    torch.testing.assert_close(found[0], maps[0])
+    torch.testing.assert_close(found[1], (maps[1] * own[1]).sqrt())
+
+
+def test_every_way_has_its_name_and_its_threshold(model: FCAM) -> None:
+    assert Ways().kind == "fcam"
+    assert Ways(zoom=True, product=True, flip=True).kind == "product+flip+zoom"
+    boxes = {"fcam": 0.6, "product": 0.2, "product+zoom": 0.3}
+    known = FCAM(
+        model.classifier, model.decoder, metadata={"thresholds": {k: _boxes(t) for k, t in boxes.items()}}
+    )
+    assert Localizer(known).threshold == 0.6
+    assert Localizer(known, refine=True).threshold == 0.6, "no word of its own: that of one look"
+    assert Localizer(known, product=True, refine=True).threshold == 0.2
+    closer = Localizer(known, product=True, zoom=True)
+    assert (closer.first_cut, closer.threshold) == (0.2, 0.3)
+    assert closer.using(boxes="all", ways=Ways()).threshold == 0.6
+    asked = Localizer(known, 0.4, product=True, zoom=True)
+    assert (asked.first_cut, asked.threshold) == (0.4, 0.4)
+    assert asked.using(boxes="all", ways=Ways()).threshold == 0.4
+    known.metadata = {"threshold": 0.7}
+    assert Localizer(known).threshold == 0.7
+    assert Localizer(known, product=True).threshold == 0.5, "a named threshold is F-CAM's"
+
+
+def _boxes(threshold: float) -> dict[str, Any]:
+    return {"max_box_acc": {"0.5": threshold}}
+
+
+@pytest.fixture
+def run(tiny_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_run, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("on", [("product",), ("flip", "refine"), ("product", "refine", "zoom")])
+def test_an_evaluation_scores_what_predict_shows(
+    run: Path, drawn_set: Path, on: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in (run / "metrics.json", run / "model" / "model.safetensors")}
+    assert main(["evaluate", str(run), "--workers", "0", *(f"--{way}" for way in on)]) == 0
+    assert all(path.read_bytes() == old for path, old in before.items())
+    report = json.loads((run / "-".join(["metrics-test", *on])).with_suffix(".json").read_text())
+    own = json.loads((run / "metrics.json").read_text())["maps"]
+    options: dict[str, Any] = dict.fromkeys(on, True)
+    kind = Ways(**options).kind
+    assert report["maps"]["fcam"] == own["fcam"]
+    assert ("product" in report["maps"]) == ("product" in on)
+    row = report["maps"][kind]
+
+    localizer = Localizer(run, **options)
+    assert localizer.threshold == row["transferred"]["threshold"]["max_box_acc"]["0.5"]
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"cuts the maps of this run at {localizer.threshold:.2f}" in said
+    accuracy = MaxBoxAcc(iou=(0.5,))
+    dataset = open_dataset(str(drawn_set), "test", transform=EvalTransform(64), localization=True)
+    for place in range(len(dataset)):
+        item = dataset[place]
+        seen = localizer(dataset.path(place), class_idx=item["label"])
+        small = to_size(torch.from_numpy(seen.cam), (64, 64))
+        accuracy.update(torch.from_numpy(small)[None], [item["boxes"]])
+    assert accuracy.compute().item() == pytest.approx(row["max_box_acc"]["0.5"], abs=1e-4)
+
+
+def test_training_leaves_the_products_threshold(tiny_run: Path) -> None:
+    thresholds = json.loads((tiny_run / "model" / "config.json").read_text())["metadata"]["thresholds"]
+    assert Localizer(tiny_run, product=True).threshold == thresholds["product"]["max_box_acc"]["0.5"]
+    assert "product" not in json.loads((tiny_run / "metrics.json").read_text())["maps"]
+
+
+def test_other_data_leave_the_models_card_alone(run: Path, drawn_set: Path, tmp_path: Path) -> None:
+    elsewhere = shutil.copytree(drawn_set, tmp_path / "other")
+    card = (run / "model" / "config.json").read_bytes()
+    arguments = ["--data", str(elsewhere), "--refine", "--workers", "0"]
+    assert main(["evaluate", str(run), *arguments]) == 0
+    assert (run / "metrics-test-other-refine.json").is_file()
+    assert (run / "model" / "config.json").read_bytes() == card
+
+
+def test_ways_need_a_trained_decoder_and_a_model(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "--maps", str(tmp_path), "--zoom"]) == 2
+    assert "--zoom is for models" in capsys.readouterr().err
+    config = json.loads((run / "model" / "config.json").read_text())
+    config["metadata"]["decoder_trained"] = False
+    (run / "model" / "config.json").write_text(json.dumps(config))
+    assert main(["evaluate", str(run), "--product"]) == 2
+    assert "was never trained" in capsys.readouterr().err
