@@ -21,11 +21,11 @@ from torch import Tensor
 from fcam import boxes as box_tools
 from fcam.config import SeedConfig
 from fcam.data import EvalTransform, collate, open_dataset
-from fcam.evaluate import score_maps
 from fcam.metrics.box_acc import best_iou, threshold_grid
 from fcam.model import FCAM
 from fcam.run import load_config
 from fcam.seeds import foreground_region
+from fcam.split_maps import score_maps
 
 KINDS = ("cam", "fcam", "center")
 COMBINED = ("product", "mean")
