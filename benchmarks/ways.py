@@ -1,4 +1,4 @@
-"""What mirrored, refined and closer looks are worth: boxes and masks as `fcam predict` writes them; prints Markdown.
+"""What mirrored, refined and closer looks, and the product with the CAM, are worth: boxes and masks as `fcam predict` writes them; prints Markdown.
 
     python benchmarks/ways.py --data ../shared/data --split test
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import fcam
 from fcam.boxes import box_iou
 from fcam.data import LocalizationDataset, open_dataset
 from fcam.predict import Prediction
+from fcam.predict.ways import Ways
 from photo_sets import HEADLINE
 
 WAYS = ("", "flip", "refine", "zoom", "refine zoom", "flip refine zoom")
@@ -78,10 +80,7 @@ def main() -> None:
     columns: list[Values] = []
     seconds: list[float] = []
     for way in arguments.ways:
-        on = way.split()
-        localizer = fcam.Localizer(
-            arguments.model, flip="flip" in on, refine="refine" in on, zoom="zoom" in on
-        )
+        localizer = fcam.Localizer(arguments.model, **asdict(Ways(**dict.fromkeys(way.split(), True))))
         values: Values = defaultdict(list)
         spent = 0.0
         for name in arguments.sets:

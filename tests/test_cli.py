@@ -194,9 +194,13 @@ def test_two_processes_give_the_numbers_of_one(tiny_run, tmp_path):
     probe, out = tmp_path / "probe.py", tmp_path / "two.json"
     probe.write_text("from fcam.processes import process_state; print(process_state().num_processes)")
     assert "".join(in_two_processes(str(probe)).split()) == "22"  # lines of two processes may run together
-    in_two_processes("-m", "fcam", "evaluate", str(tiny_run), "--out", str(out), "--workers", "0")
-    one = json.loads((tiny_run / "metrics.json").read_text())
-    two = json.loads(out.read_text())
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    arguments = ["evaluate", str(run), "--product", "--zoom", "--workers", "0", "--out"]
+    in_two_processes("-m", "fcam", *arguments, str(out))
+    assert main([*arguments, str(tmp_path / "one.json")]) == 0
+    one, two = (json.loads((tmp_path / name).read_text()) for name in ("one.json", "two.json"))
+    assert list(one["maps"]) == ["cam", "fcam", "product", "product+zoom", "center"]
+    assert one["maps"]["fcam"] == json.loads((tiny_run / "metrics.json").read_text())["maps"]["fcam"]
     assert two["images"] == one["images"]
     for kind, row in one["maps"].items():
         assert two["maps"][kind]["max_box_acc"] == row["max_box_acc"]
