@@ -1,4 +1,4 @@
-"""What mirrored, refined and closer looks and the product with the CAM are worth, as `fcam predict` writes them; prints Markdown.
+"""What mirrored, refined and closer looks and the product with the CAM are worth in `fcam predict`; prints Markdown.
 
     python benchmarks/ways.py --data ../shared/data --split test
 
