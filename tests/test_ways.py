@@ -174,3 +174,11 @@ def test_ways_need_a_trained_decoder_and_a_model(
     (run / "model" / "config.json").write_text(json.dumps(config))
     assert main(["evaluate", str(run), "--product"]) == 2
     assert "was never trained" in capsys.readouterr().err
+
+
+def test_maps_are_saved_of_the_kinds_that_are_shown(run: Path, tmp_path: Path) -> None:
+    arguments = ["evaluate", str(run), "--split", "val", "--workers", "0", "--save-maps"]
+    assert main([*arguments, str(tmp_path / "plain")]) == 0
+    assert {path.name for path in (tmp_path / "plain").iterdir()} == {"cam", "fcam", "center"}
+    assert main([*arguments, str(tmp_path / "product"), "--product"]) == 0
+    assert {path.name for path in (tmp_path / "product").iterdir()} == {"cam", "fcam", "product", "center"}
