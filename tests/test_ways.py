@@ -182,3 +182,11 @@ def test_maps_are_saved_of_the_kinds_that_are_shown(run: Path, tmp_path: Path) -
     assert {path.name for path in (tmp_path / "plain").iterdir()} == {"cam", "fcam", "center"}
     assert main([*arguments, str(tmp_path / "product"), "--product"]) == 0
     assert {path.name for path in (tmp_path / "product").iterdir()} == {"cam", "fcam", "product", "center"}
+
+
+def test_a_card_that_was_edited_can_be_evaluated(run: Path) -> None:
+    config = json.loads((run / "model" / "config.json").read_text())
+    config["metadata"] |= {"training": [1], "thresholds": 0.5}
+    (run / "model" / "config.json").write_text(json.dumps(config))
+    assert main(["evaluate", str(run), "--flip", "--size", "64", "--workers", "0"]) == 0
+    assert "fcam+flip" in json.loads((run / "metrics-test-64-flip.json").read_text())["maps"]

@@ -19,7 +19,7 @@ from fcam.errors import FcamError
 from fcam.evaluate import evaluate
 from fcam.map_files import MapType, evaluate_map_files
 from fcam.model import FCAM
-from fcam.model_card import card_threshold
+from fcam.model_card import DEFAULT_SIZE, card_seed, card_size, card_threshold
 from fcam.predict.ways import Ways
 from fcam.processes import process_state
 from fcam.progress import say, wide_console
@@ -123,19 +123,18 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
         )
     if doubt := model.doubt_about(classes, data):
         say(doubt)
-    training = model.metadata.get("training") or {}
     report = evaluate(
         model,
         data,
         config.split,
-        config.size or int(training.get("crop", 224)),
+        config.size or card_size(model.metadata, config.model),
         MapOptions(
             config.method or str(model.metadata.get("method", "cam")),
             str(model.metadata.get("variant", "published")),
             config.batch_size,
             config.precision,
             config.workers,
-            int(training.get("seed", 0)),
+            card_seed(model.metadata),
         ),
         save_maps=config.save_maps,
         map_type=config.map_type,
@@ -155,11 +154,12 @@ def file_name(config: EvaluateConfig, changed: Sequence[str]) -> str:
 
 def differences(config: EvaluateConfig, metadata: Mapping[str, Any], folder: Path) -> list[str]:
     """What of data, method, size and precision is not as in training."""
-    training = metadata.get("training") or {}
+    training = metadata.get("training")
+    own_size = training.get("crop", DEFAULT_SIZE) if isinstance(training, dict) else DEFAULT_SIZE
     changed = (
         "" if _is_its_data(folder, config.data) else Path(os.path.abspath(config.data)).name or "data",
         config.method if config.method != metadata.get("method", "cam") else "",
-        str(config.size) if config.size not in (None, training.get("crop", 224)) else "",
+        str(config.size) if config.size not in (None, own_size) else "",
         config.precision if config.precision != "no" else "",
     )
     return [name for name in changed if name]
