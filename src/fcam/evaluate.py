@@ -147,7 +147,9 @@ def _report(model: FCAM, cards: Mapping[str, Scorecard], split: str, carry_from:
     if carried is not None:
         noted = model.metadata.get("thresholds")
         known = noted if isinstance(noted, dict) else {}  # whoever edited the card
-        model.metadata["thresholds"] = {**known, **carried.thresholds()}
+        # Without boxes and masks there is none, and those from before stay.
+        found = {kind: thresholds for kind, thresholds in carried.thresholds().items() if thresholds}
+        model.metadata["thresholds"] = {**known, **found}
     return cards[split].report(split, carried if carry_from != split else None)
 
 

@@ -16,7 +16,7 @@ from fcam.checkpoint import remember_thresholds, resolve
 from fcam.config import Precision
 from fcam.data import open_dataset
 from fcam.errors import FcamError
-from fcam.evaluate import evaluate
+from fcam.evaluate import evaluate, has_truth_for
 from fcam.map_files import MapType, evaluate_map_files
 from fcam.model import FCAM
 from fcam.model_card import DEFAULT_SIZE, card_seed, card_size, card_threshold
@@ -141,7 +141,7 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
         ways=config.ways,
     )
     changed = differences(config, model.metadata, folder)
-    if is_run and config.ways.on and not changed:
+    if is_run and config.ways.on and not changed and _has_truth(data):
         _remember(resolve(config.model), model.metadata, config.ways)
     return report, config.out or (folder if is_run else Path()) / file_name(config, changed)
 
@@ -165,16 +165,23 @@ def differences(config: EvaluateConfig, metadata: Mapping[str, Any], folder: Pat
     return [name for name in changed if name]
 
 
+def _has_truth(data: str) -> bool:
+    """Whether `val` has boxes or masks that say where maps are cut best."""
+    return has_truth_for("max_box_acc", data) or has_truth_for("pxap", data)
+
+
 def _remember(folder: Path, metadata: Mapping[str, Any], ways: Ways) -> None:
-    """Keep in the model's card where `val` cuts maps of these ways best."""
-    found = metadata.get("thresholds") or {}
-    kinds = {kind: found[kind] for kind in (ways.base, ways.kind) if kind in found}
-    if kinds and process_state().is_main_process:
-        remember_thresholds(folder, kinds)
-        cut = card_threshold(dict(metadata), ways.kind)
-        say(
-            f"fcam predict --{' --'.join(ways.on)} cuts the maps of this run at {cut:.2f} from now on, best on val"
-        )
+    """Keep in the model's card where `val`, which has boxes or masks, cuts maps of these ways best."""
+    if not process_state().is_main_process:
+        return
+    found, options = metadata["thresholds"], " --".join(ways.on)
+    try:
+        remember_thresholds(folder, {kind: found[kind] for kind in (ways.base, ways.kind)})
+    except FcamError as error:  # a run of somebody else's, say; its numbers must not be lost for that
+        say(f"fcam predict --{options} cuts the maps of this run where it did before: {error}")
+        return
+    cut = card_threshold(dict(metadata), ways.kind)
+    say(f"fcam predict --{options} cuts the maps of this run at {cut:.2f} from now on, best on val")
 
 
 def _is_its_data(folder: Path, data: str) -> bool:
