@@ -327,6 +327,19 @@ def test_settings_tell_a_model_that_was_trained_again(tmp_path: Path) -> None:
     assert told == {"weights"}
 
 
+def test_settings_tell_where_a_closer_look_was_taken(tmp_path: Path) -> None:
+    model = localizer().model
+    model.metadata = {
+        "thresholds": {
+            kind: {"max_box_acc": {"0.5": cut}} for kind, cut in {"fcam": 0.3, "fcam+zoom": 0.6}.items()
+        }
+    }
+    config = PredictConfig((str(tmp_path),))
+    own, asked = (settings_of(config, Localizer(model, cut, size=64, zoom=True)) for cut in (None, 0.6))
+    assert own["threshold"] == asked["threshold"] == 0.6
+    assert {key for key, value in own.items() if asked[key] != value} == {"first_cut"}
+
+
 def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:
     files, out = photos(tmp_path / "in", 1), tmp_path / "out"
     predict_files(localizer(), files, out, settings={"threshold": 0.5})

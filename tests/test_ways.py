@@ -18,11 +18,13 @@ from fcam.cli import main
 from fcam.data import open_dataset
 from fcam.data.transforms import EvalTransform
 from fcam.errors import FcamError
+from fcam.evaluate import evaluate
 from fcam.metrics import MaxBoxAcc
 from fcam.model import FCAM
 from fcam.predict.localizer import Localizer
 from fcam.predict.prediction import to_size
 from fcam.predict.ways import Ways, product
+from fcam.split_maps import MapOptions
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +176,67 @@ def test_ways_need_a_trained_decoder_and_a_model(
     (run / "model" / "config.json").write_text(json.dumps(config))
     assert main(["evaluate", str(run), "--product"]) == 2
     assert "was never trained" in capsys.readouterr().err
+
+
+def test_maps_are_saved_of_the_kinds_that_are_shown(run: Path, tmp_path: Path) -> None:
+    arguments = ["evaluate", str(run), "--split", "val", "--workers", "0", "--save-maps"]
+    assert main([*arguments, str(tmp_path / "plain")]) == 0
+    assert {path.name for path in (tmp_path / "plain").iterdir()} == {"cam", "fcam", "center"}
+    assert main([*arguments, str(tmp_path / "product"), "--product"]) == 0
+    assert {path.name for path in (tmp_path / "product").iterdir()} == {"cam", "fcam", "product", "center"}
+
+
+def test_a_card_that_was_edited_can_be_evaluated(run: Path) -> None:
+    config = json.loads((run / "model" / "config.json").read_text())
+    config["metadata"] |= {"training": [1], "thresholds": 0.5}
+    (run / "model" / "config.json").write_text(json.dumps(config))
+    assert main(["evaluate", str(run), "--flip", "--size", "64", "--workers", "0"]) == 0
+    assert "fcam+flip" in json.loads((run / "metrics-test-64-flip.json").read_text())["maps"]
+
+
+@pytest.mark.parametrize("truth", ["no val", "val without boxes and masks"])
+def test_thresholds_stay_where_val_measures_none(
+    run: Path, drawn_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], truth: str
+) -> None:
+    data = Path(shutil.copytree(drawn_set, tmp_path / drawn_set.name))
+    for place in ("metadata", "metadata_masks"):
+        if truth == "no val":
+            shutil.rmtree(data / place / "val")
+        else:
+            (data / place / "val" / "localization.txt").unlink()
+    if truth == "no val":
+        shutil.rmtree(data / "images" / "val")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace(str(drawn_set), str(data)))
+    card = (run / "model" / "config.json").read_bytes()
+    assert main(["evaluate", str(run), "--zoom", "--workers", "0"]) == 0
+    assert (run / "metrics-test-zoom.json").is_file()
+    assert "best on val" not in capsys.readouterr().err
+    assert (run / "model" / "config.json").read_bytes() == card
+
+
+def test_a_pass_that_measures_no_threshold_leaves_the_models_own(
+    tiny_run: Path, drawn_set: Path, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(drawn_set, tmp_path / "set"))
+    for place in ("metadata", "metadata_masks"):
+        (data / place / "val" / "localization.txt").unlink()
+    model = FCAM.from_pretrained(tiny_run)
+    before = Localizer(model).threshold
+    assert before != 0.5
+    evaluate(model, str(data), size=64, options=MapOptions(workers=0))
+    assert Localizer(model).threshold == before
+
+
+def test_a_run_that_cannot_be_written_keeps_no_threshold_and_loses_no_number(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise FcamError("cannot write model/config.json: Read-only file system")
+
+    monkeypatch.setattr("fcam.checkpoint.write_json", refuse)
+    out = tmp_path / "numbers.json"
+    assert main(["evaluate", str(run), "--flip", "--workers", "0", "--out", str(out)]) == 0
+    assert "fcam+flip" in json.loads(out.read_text())["maps"]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "cuts the maps of this run where it did before: cannot write" in said

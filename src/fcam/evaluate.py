@@ -32,6 +32,7 @@ def evaluate_split(
     save_maps: Path | None = None,
     map_type: MapType = "float16",
     title: str = "evaluate",
+    saved: Sequence[str] | None = None,
 ) -> Scorecard:
     """Score every image of a split; under several processes each takes its share and the states are summed.
 
@@ -39,15 +40,15 @@ def evaluate_split(
         dataset: opened with `localization=True` and an `EvalTransform`.
         save_maps: folder for one `.npy` per image and kind, in wsolevaluation's layout.
         map_type: number format of these files; float32 scores exactly as the model does.
+        saved: those of `kinds` that files are written of; None takes all.
 
     Returns:
         the scorecard of the whole split, the same on every process.
     """
     share = _share(dataset)
     batches = maps_of(model, Subset(dataset, share), kinds, options or MapOptions(), title)  # type: ignore[arg-type]
-    return _score(
-        batches, Scorecard(dataset, kinds, device=next(model.parameters()).device), save_maps, map_type
-    )
+    card = Scorecard(dataset, kinds, device=next(model.parameters()).device)
+    return _score(batches, card, save_maps, map_type, saved or kinds)
 
 
 def _share(dataset: LocalizationDataset) -> range:
@@ -57,12 +58,16 @@ def _share(dataset: LocalizationDataset) -> range:
 
 
 def _score(
-    batches: Iterable[MapBatch], card: Scorecard, save_maps: Path | None, map_type: MapType
+    batches: Iterable[MapBatch],
+    card: Scorecard,
+    save_maps: Path | None,
+    map_type: MapType,
+    saved: Sequence[str],
 ) -> Scorecard:
     for items, maps, logits in batches:
         card.update(maps, logits, items)
         if save_maps is not None:
-            write_maps(save_maps, maps, items["image_id"], map_type)
+            write_maps(save_maps, {kind: maps[kind] for kind in saved}, items["image_id"], map_type)
     return card
 
 
@@ -115,6 +120,7 @@ def evaluate(
             folders.get(name),
             map_type,
             f"evaluate {name}",
+            saved=_kinds(model, ways.product),
         )
         for name, dataset in opened.items()
     }
@@ -141,7 +147,9 @@ def _report(model: FCAM, cards: Mapping[str, Scorecard], split: str, carry_from:
     if carried is not None:
         noted = model.metadata.get("thresholds")
         known = noted if isinstance(noted, dict) else {}  # whoever edited the card
-        model.metadata["thresholds"] = {**known, **carried.thresholds()}
+        # Without boxes and masks there is none, and those from before stay.
+        found = {kind: thresholds for kind, thresholds in carried.thresholds().items() if thresholds}
+        model.metadata["thresholds"] = {**known, **found}
     return cards[split].report(split, carried if carry_from != split else None)
 
 
@@ -170,6 +178,7 @@ def _look_again(
             Scorecard(dataset, (ways.kind,), device),
             folders.get(name),
             map_type,
+            (ways.kind,),
         )
         for name, dataset in opened.items()
     }

@@ -16,10 +16,10 @@ from fcam.checkpoint import remember_thresholds, resolve
 from fcam.config import Precision
 from fcam.data import open_dataset
 from fcam.errors import FcamError
-from fcam.evaluate import evaluate
+from fcam.evaluate import evaluate, has_truth_for
 from fcam.map_files import MapType, evaluate_map_files
 from fcam.model import FCAM
-from fcam.model_card import card_threshold
+from fcam.model_card import DEFAULT_SIZE, card_seed, card_size, card_threshold
 from fcam.predict.ways import Ways
 from fcam.processes import process_state
 from fcam.progress import say, wide_console
@@ -123,26 +123,25 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
         )
     if doubt := model.doubt_about(classes, data):
         say(doubt)
-    training = model.metadata.get("training") or {}
     report = evaluate(
         model,
         data,
         config.split,
-        config.size or int(training.get("crop", 224)),
+        config.size or card_size(model.metadata, config.model),
         MapOptions(
             config.method or str(model.metadata.get("method", "cam")),
             str(model.metadata.get("variant", "published")),
             config.batch_size,
             config.precision,
             config.workers,
-            int(training.get("seed", 0)),
+            card_seed(model.metadata),
         ),
         save_maps=config.save_maps,
         map_type=config.map_type,
         ways=config.ways,
     )
     changed = differences(config, model.metadata, folder)
-    if is_run and config.ways.on and not changed:
+    if is_run and config.ways.on and not changed and _has_truth(data):
         _remember(resolve(config.model), model.metadata, config.ways)
     return report, config.out or (folder if is_run else Path()) / file_name(config, changed)
 
@@ -155,26 +154,34 @@ def file_name(config: EvaluateConfig, changed: Sequence[str]) -> str:
 
 def differences(config: EvaluateConfig, metadata: Mapping[str, Any], folder: Path) -> list[str]:
     """What of data, method, size and precision is not as in training."""
-    training = metadata.get("training") or {}
+    training = metadata.get("training")
+    own_size = training.get("crop", DEFAULT_SIZE) if isinstance(training, dict) else DEFAULT_SIZE
     changed = (
         "" if _is_its_data(folder, config.data) else Path(os.path.abspath(config.data)).name or "data",
         config.method if config.method != metadata.get("method", "cam") else "",
-        str(config.size) if config.size not in (None, training.get("crop", 224)) else "",
+        str(config.size) if config.size not in (None, own_size) else "",
         config.precision if config.precision != "no" else "",
     )
     return [name for name in changed if name]
 
 
+def _has_truth(data: str) -> bool:
+    """Whether `val` has boxes or masks that say where maps are cut best."""
+    return has_truth_for("max_box_acc", data) or has_truth_for("pxap", data)
+
+
 def _remember(folder: Path, metadata: Mapping[str, Any], ways: Ways) -> None:
-    """Keep in the model's card where `val` cuts maps of these ways best."""
-    found = metadata.get("thresholds") or {}
-    kinds = {kind: found[kind] for kind in (ways.base, ways.kind) if kind in found}
-    if kinds and process_state().is_main_process:
-        remember_thresholds(folder, kinds)
-        cut = card_threshold(dict(metadata), ways.kind)
-        say(
-            f"fcam predict --{' --'.join(ways.on)} cuts the maps of this run at {cut:.2f} from now on, best on val"
-        )
+    """Keep in the model's card where `val`, which has boxes or masks, cuts maps of these ways best."""
+    if not process_state().is_main_process:
+        return
+    found, options = metadata["thresholds"], " --".join(ways.on)
+    try:
+        remember_thresholds(folder, {kind: found[kind] for kind in (ways.base, ways.kind)})
+    except FcamError as error:  # a run of somebody else's, say; its numbers must not be lost for that
+        say(f"fcam predict --{options} cuts the maps of this run where it did before: {error}")
+        return
+    cut = card_threshold(dict(metadata), ways.kind)
+    say(f"fcam predict --{options} cuts the maps of this run at {cut:.2f} from now on, best on val")
 
 
 def _is_its_data(folder: Path, data: str) -> bool:

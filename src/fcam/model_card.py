@@ -38,6 +38,12 @@ def card_size(card: dict[str, Any], source: object) -> int:
     return size
 
 
+def card_seed(card: dict[str, Any]) -> int:
+    """Return the seed that the metadata says the model was trained with, or 0."""
+    seed = _noted(card, "training", "seed")
+    return seed if isinstance(seed, int) else 0
+
+
 def _noted(card: Any, *keys: str) -> Any:
     """Return what lies below nested `keys` of the metadata, which anybody may have edited, or None."""
     for key in keys:

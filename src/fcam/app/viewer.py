@@ -106,7 +106,7 @@ class Viewer:
         return self._look(session, *session.shown.photo)
 
     def use_ways(self, session: Session, ways: Sequence[str]) -> Session:
-        """Look at the same photo in other ways, of `WAYS`, still cut where it was."""
+        """Look at the same photo in other ways, of `WAYS`, cut where the user has put the cut or the model has it for these."""
         return self._again(dataclasses.replace(session, ways=tuple(ways)))
 
     def use_method(self, session: Session, method: str) -> Session:

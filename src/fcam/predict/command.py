@@ -178,6 +178,7 @@ def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
         "model": config.model,
         "weights": weights_digest(localizer.model.state_dict())[:16],
         "threshold": localizer.threshold,
+        "first_cut": localizer.first_cut,
         "boxes": localizer.box_rule,
         "box_convention": "x0, y0, x1, y1 in pixels of the upright photo; x1, y1 one past the last pixel",
         "size": localizer.size,

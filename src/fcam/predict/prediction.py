@@ -23,7 +23,7 @@ class Prediction:
     """What the model says about one photo of width W and height H."""
 
     label: str
-    """Name of the most probable class, or its number as text when the model has no names."""
+    """Name of the most probable class, or of the one that was asked for; its number as text when the model has no names."""
     class_idx: int
     score: float
     """Softmax probability of that class, 0 to 1."""
