@@ -4,7 +4,7 @@
 
 Draws a data set, trains a small network for an epoch (maps that have hardly learned are the noisiest, and compress worst), puts
 every test image into the gallery, and opens the page in headless Chromium: until the document is there, until everything in it
-has run, and, scrolled to the gallery, until its first pictures are drawn. Needs chromium and chromedriver, as the report's tests do.
+has run, and, scrolled to the gallery, until its first pictures are drawn. Needs chromium and chromedriver, as the tests do.
 """
 
 from __future__ import annotations
