@@ -25,6 +25,7 @@ from fcam.report.command import ReportConfig, run_report
 from fcam.train import train
 
 CLASSES = 10
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1200,900")
 
 
@@ -47,6 +48,7 @@ def make(folder: Path, images: int) -> Path:
 def open_page(page: Path) -> dict[str, float]:
     """Seconds from the request to each of three moments."""
     options = webdriver.ChromeOptions()
+    options.binary_location = next(filter(None, map(shutil.which, PROGRAMS)), "")
     for argument in ARGUMENTS:
         options.add_argument(f"--{argument}")
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
