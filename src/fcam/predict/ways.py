@@ -49,7 +49,8 @@ def product(maps: Tensor, cams: Tensor) -> Tensor:
     leaves its map as it is.
 
     Args:
-        maps, cams: (B, H, W) in [0, 1].
+        maps: S, (B, H, W) in [0, 1].
+        cams: C of one class per image, likewise.
 
     Returns:
         (B, H, W) float32 in [0, 1].
