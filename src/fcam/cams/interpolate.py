@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,7 +29,10 @@ def interpolated(
     """
     with torch.no_grad():
         raw = from_top(classifier, images, top, class_idx, method, variant=variant, generator=generator)
-        maps = F.interpolate(
-            normalize(raw)[:, None], size=images.shape[-2:], mode="bilinear", align_corners=False
-        )
-        return maps[:, 0].clamp(0, 1)
+        return enlarged(normalize(raw), images.shape[-2:])
+
+
+def enlarged(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """Return normalised maps (B, h, w) at `size` (H, W), bilinearly, in [0, 1]."""
+    large = F.interpolate(maps[:, None], size=list(size), mode="bilinear", align_corners=False)
+    return large[:, 0].clamp(0, 1)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fcam import cams
+from fcam.cams.interpolate import enlarged
 from fcam.errors import FcamError
 from fcam.errors import cut as shortened
 from fcam.model import FCAM, FCAMOutput, foreground
@@ -80,7 +80,7 @@ class Network:
                 self.class_maps(view, look.features[-1], classes)
                 for view, look in zip(views, looks, strict=True)
             ]
-            maps = product(maps, _enlarged(_mean(own), maps.shape[-2:]))
+            maps = product(maps, enlarged(_mean(own), maps.shape[-2:]))
         if ways.refine:
             maps = refine(batch.float() / 255, maps, threshold)
         return Seen(logits, maps, looks[0].features[-1])
@@ -117,9 +117,3 @@ class Network:
 def _mean(maps: list[Tensor]) -> Tensor:
     """The mean of maps (B, h, w) of the photo and, where there are two, of its mirror image."""
     return maps[0] if len(maps) == 1 else (maps[0] + maps[1].flip(-1)) / 2
-
-
-def _enlarged(maps: Tensor, size: torch.Size) -> Tensor:
-    """Maps (B, h, w) at a map's size, bilinearly, as `fcam.cams.interpolated` has them."""
-    large = F.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)
-    return large[:, 0].clamp(0, 1)
