@@ -340,6 +340,18 @@ def test_settings_tell_where_a_closer_look_was_taken(tmp_path: Path) -> None:
     assert {key for key, value in own.items() if asked[key] != value} == {"first_cut"}
 
 
+def test_settings_name_the_cam_where_it_shows() -> None:
+    model = localizer().model
+    config = PredictConfig(("photo.jpg",), model="a")
+    plain, product = (
+        settings_of(config, Localizer(model, size=64, cam_method="gradcam", product=on))
+        for on in (False, True)
+    )
+    panels = settings_of(dataclasses.replace(config, with_cam=True), Localizer(model, size=64))
+    assert "cam_method" not in plain
+    assert (product["cam_method"], panels["cam_method"]) == ("gradcam", "cam")
+
+
 def test_resume_with_other_settings_is_refused(tmp_path: Path) -> None:
     files, out = photos(tmp_path / "in", 1), tmp_path / "out"
     predict_files(localizer(), files, out, settings={"threshold": 0.5})

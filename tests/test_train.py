@@ -17,6 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fcam.cams import interpolated
+from fcam.checkpoint import read, remember_thresholds, write
 from fcam.cli import main
 from fcam.config import LossConfig, ModelConfig, OptimizerConfig, SeedConfig, StageConfig
 from fcam.data import open_dataset
@@ -351,6 +352,23 @@ def test_a_resumed_run_remembers_where_its_data_moved(tiny_run, tiny_config, dra
     train(dataclasses.replace(tiny_config, out=str(run), data=str(moved), resume=True))
     assert load_config(run).data == str(moved)
     assert same(weights(tiny_run), weights(run))
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_thresholds_of_further_looks_are_kept_as_long_as_the_weights(
+    tiny_run, tiny_config, tmp_path, finished
+):
+    run, looks = tmp_path / "run", {"fcam+zoom": {"max_box_acc": {"0.5": 0.37}}}
+    shutil.copytree(tiny_run, run)
+    remember_thresholds(run / "model", looks)
+    if not finished:  # the same folder, but the model in it is another one
+        config, state = read(run / "model")
+        state = {name: tensor + 1 if name.startswith("decoder") else tensor for name, tensor in state.items()}
+        write(run / "model", {key: value for key, value in config.items() if key != "format"}, state)
+    train(dataclasses.replace(tiny_config, out=str(run), resume=True))
+    kept, _ = read(run / "model")
+    assert kept["metadata"]["thresholds"].get("fcam+zoom") == (looks["fcam+zoom"] if finished else None)
+    assert "fcam" in kept["metadata"]["thresholds"]
 
 
 @pytest.mark.parametrize("noted", ["at the start", "in the model", "in the data"])

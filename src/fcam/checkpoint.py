@@ -97,6 +97,20 @@ def remember_thresholds(folder: str | Path, thresholds: Mapping[str, Any]) -> No
     write_json(Path(folder) / CONFIG, config)
 
 
+def remembered_thresholds(folder: Path, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the thresholds that the model saved in `folder` remembers; none if its weights are not those of `state`.
+
+    `state` may have more weights than are stored, such as a library's classifier.
+    """
+    try:
+        config, stored = read(folder)
+    except FcamError:  # none is there, or a damaged one that is about to be replaced
+        return {}
+    if weights_digest(stored) != weights_digest({name: state[name] for name in stored if name in state}):
+        return {}
+    return _dict(_dict(config.get("metadata")).get("thresholds"))
+
+
 def classifier_digest(source: str | Path) -> str:
     """SHA-256 of the classifier's weights in the model of `source` (see `resolve`), wherever it lies and whatever its decoder;
     where the classifier is a library's, of all that is stored.

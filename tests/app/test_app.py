@@ -286,7 +286,7 @@ def test_saved_files_are_those_of_predict(
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
     assert (tmp_path / "out" / row["files"]["panels"]).is_file()
     assert whole["settings"]["threshold"] == 0.6
-    assert whole["settings"]["cam_method"] == "cam"
+    assert whole["settings"]["shown_cam_method"] == "cam"
     assert whole["classes"] == CLASSES
 
 

@@ -25,9 +25,9 @@ def write_zip(folder: Path, seen: Look, fcam: Prediction, cam: Prediction, metho
     """
     prediction = dataclasses.replace(fcam, baseline=cam.cam)
     (named,) = name_outputs([Path(escaped(seen.name))])
-    settings = settings_of(PredictConfig((seen.name,), model=seen.model, with_cam=True), seen.localizer)
-    settings |= {"threshold": prediction.threshold, "boxes": prediction.box_rule}
-    settings |= {"cam_method": method, "cam_class": cam.label}
+    settings = settings_of(PredictConfig((seen.name,), model=seen.model), seen.localizer)
+    settings |= {"threshold": prediction.threshold, "boxes": prediction.box_rule, "panels": OUTPUTS.panels}
+    settings |= {"shown_cam_method": method, "shown_cam_class": cam.label}
     with TemporaryDirectory(dir=folder) as inner:
         out = Path(inner)
         journal = Journal(out, settings, resume=False)

@@ -174,6 +174,7 @@ def _no_photo(problems: Sequence[Mapping[str, str]]) -> str:
 
 def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
     """Return what the results depend on, for `predictions.json`."""
+    shows_cam = config.with_cam or localizer.ways.product
     return {
         "model": config.model,
         "weights": weights_digest(localizer.model.state_dict())[:16],
@@ -190,6 +191,7 @@ def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
         "heatmaps": config.heatmaps,
         "maps": config.npy,
         "panels": config.with_cam,
+        **({"cam_method": localizer.cam_method} if shows_cam else {}),
     }
 
 

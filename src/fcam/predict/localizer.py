@@ -153,7 +153,8 @@ class Localizer:
 
     def _check_class(self, class_idx: int) -> None:
         count = self.model.classifier.num_classes
-        if not isinstance(class_idx, Integral) or not 0 <= class_idx < count:
+        whole = isinstance(class_idx, Integral) and not isinstance(class_idx, bool)
+        if not whole or not 0 <= class_idx < count:
             raise FcamError(f"class_idx is {class_idx!r}, but this model's classes are 0 to {count - 1}")
 
     @overload
