@@ -1,4 +1,4 @@
-"""What mirrored, refined and closer looks and the product with the CAM are worth in `fcam predict`; prints Markdown.
+"""What `fcam predict` gains by mirrored, refined and closer looks and by the CAM, filled in or multiplied; prints Markdown.
 
     python benchmarks/ways.py --data ../shared/data --split test
 
@@ -25,7 +25,7 @@ from fcam.predict import Prediction
 from fcam.predict.ways import Ways
 from photo_sets import HEADLINE
 
-WAYS = ("", "flip", "refine", "zoom", "refine zoom", "flip refine zoom")
+WAYS = ("", "fill", "flip", "refine", "zoom", "refine zoom", "flip refine zoom", "fill flip refine zoom")
 SIZES = (0.1, 0.25, 0.5)
 Values = dict[tuple[str, str], list[float]]
 

@@ -23,7 +23,7 @@ from fcam.metrics import MaxBoxAcc
 from fcam.model import FCAM
 from fcam.predict.localizer import Localizer
 from fcam.predict.prediction import to_size
-from fcam.predict.ways import Ways, product
+from fcam.predict.ways import Ways, filled, product
 from fcam.split_maps import MapOptions
 
 
@@ -39,21 +39,23 @@ def photo() -> Image.Image:
     return Image.fromarray(pixels).resize((64, 64))
 
 
-def expected(model: FCAM, photo: Image.Image, class_idx: int) -> np.ndarray:
-    """√(S · C) from the public parts, (64, 64)."""
+def expected(model: FCAM, photo: Image.Image, class_idx: int, way: str) -> np.ndarray:
+    """√(S · C) or S^(1 - 0.8 C) from the public parts, (64, 64)."""
     images = torch.from_numpy(np.array(photo)).permute(2, 0, 1)[None].float() / 255
     with torch.inference_mode():
         out = model(images)
         own = cams.interpolated(model.classifier, images, out.features[-1], torch.tensor([class_idx]))
-        return (out.maps.softmax(1)[:, 1] * own).sqrt()[0].numpy()
+        map = out.maps.softmax(1)[:, 1]
+        return (map * own).sqrt()[0].numpy() if way == "product" else (map ** (1 - 0.8 * own))[0].numpy()
 
 
-def test_the_product_is_a_map_of_a_class(model: FCAM, photo: Image.Image) -> None:
-    localizer = Localizer(model, size=64, product=True)
+@pytest.mark.parametrize("way", ["product", "fill"])
+def test_the_map_is_one_of_a_class(model: FCAM, photo: Image.Image, way: str) -> None:
+    localizer = Localizer(model, size=64, product=way == "product", fill=way == "fill")
     maps = {index: localizer(photo, class_idx=index) for index in range(3)}
     for index, found in maps.items():
         assert found.class_idx == index
-        np.testing.assert_allclose(found.cam, expected(model, photo, index), atol=1e-5)
+        np.testing.assert_allclose(found.cam, expected(model, photo, index, way), atol=1e-5)
     assert np.abs(maps[0].cam - maps[1].cam).max() > 0.05
     assert sum(found.score for found in maps.values()) == pytest.approx(1, abs=1e-5)
     best = max(maps, key=lambda index: maps[index].score)
@@ -84,6 +86,23 @@ def test_a_mirrored_photo_has_the_mirrored_product(model: FCAM, photo: Image.Ima
     assert np.abs(seen - Localizer(model, size=64, product=True)(photo, class_idx=1).cam).max() > 1e-3
 
 
+def test_filling_raises_what_the_cam_covers_and_nothing_else() -> None:
+    maps, own = torch.rand(2, 5, 5), torch.rand(2, 5, 5)
+    maps[0, 0], own[:, 1] = 0, 0
+    found = filled(maps, own)
+    assert ((found >= maps) & (found <= 1)).all()
+    assert (found[0, 0] == 0).all(), "what is surely background stays so"
+    torch.testing.assert_close(found[:, 1], maps[:, 1])
+    torch.testing.assert_close(filled(torch.full((1, 1, 1), 0.5), torch.ones(1, 1, 1)).item(), 0.5**0.2)
+
+
+def test_filled_then_multiplied(model: FCAM, photo: Image.Image) -> None:
+    raised = expected(model, photo, 1, "fill")
+    squared = expected(model, photo, 1, "product") ** 2 / Localizer(model, size=64)(photo).cam
+    both = Localizer(model, size=64, product=True, fill=True)(photo, class_idx=1).cam
+    np.testing.assert_allclose(both, np.sqrt(raised * squared), atol=1e-4)
+
+
 def test_an_empty_cam_leaves_the_map_as_it_is() -> None:
     maps = torch.rand(2, 5, 5)
     own = torch.stack([torch.zeros(5, 5), torch.rand(5, 5)])
@@ -95,6 +114,7 @@ def test_an_empty_cam_leaves_the_map_as_it_is() -> None:
 def test_every_way_has_its_name_and_its_threshold(model: FCAM) -> None:
     assert Ways().kind == "fcam"
     assert Ways(zoom=True, product=True, flip=True).kind == "product+flip+zoom"
+    assert Ways(zoom=True, fill=True).kind == "fcam+fill+zoom"
     boxes = {"fcam": 0.6, "product": 0.2, "product+zoom": 0.3}
     known = FCAM(
         model.classifier, model.decoder, metadata={"thresholds": {k: _boxes(t) for k, t in boxes.items()}}
@@ -122,7 +142,7 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_run, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("on", [("product",), ("flip", "refine"), ("product", "refine", "zoom")])
+@pytest.mark.parametrize("on", [("product",), ("fill",), ("flip", "refine"), ("product", "refine", "zoom")])
 def test_an_evaluation_scores_what_predict_shows(
     run: Path, drawn_set: Path, on: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,7 +69,7 @@ def look(
 ) -> Look:
     """Look at an RGB photo in the localizer's way; raises `FcamError` when the network's output is not finite.
 
-    `class_idx` is the class whose map a product is; None takes the most probable one.
+    `class_idx` is the class whose CAM the localizer's ways take; None takes the most probable one.
     """
     pixels = localizer.prepare(photo)
     wanted = None if class_idx is None else torch.tensor([class_idx])

@@ -18,7 +18,7 @@ from fcam.errors import FcamError
 from fcam.predict.prediction import BoxRule
 from fcam.predict.ways import Ways
 
-WAYS = {"flip": "Mirror", "refine": "Refine", "zoom": "Zoom", "product": "This class only"}
+WAYS = {"flip": "Mirror", "refine": "Refine", "zoom": "Zoom", "fill": "Fill", "product": "This class only"}
 """Ways to a better map, as `fcam predict` calls them, and what they are called on the page."""
 
 Pictures = tuple[Image.Image | None, Image.Image | None, Image.Image | None]
@@ -57,6 +57,11 @@ class Session:
     shown: Shown | None = field(default=None, repr=False)
     problem: str = ""
     """What could not be done, in a sentence."""
+
+    @property
+    def chosen(self) -> Ways:
+        """`ways` as prediction takes them."""
+        return Ways(**{way: way in self.ways for way in WAYS})
 
     @property
     def cut(self) -> float | None:
@@ -119,7 +124,7 @@ class Viewer:
         """Show the CAM of another class, and its map where F-CAM is one of a class."""
         if session.shown is None:
             return session
-        if "product" in session.ways:
+        if session.chosen.of_class:
             return self._look(session, *session.shown.photo, class_idx)
         return self._explain(session, session.shown, session.method, class_idx)
 
@@ -144,7 +149,7 @@ class Viewer:
         if session.shown is None:
             return session
         class_idx = session.shown.class_idx
-        if "product" in session.ways:
+        if session.chosen.of_class:
             return self._look(session, *session.shown.photo, class_idx)
         after = self._look(session, *session.shown.photo)
         if after.shown is None or class_idx not in {row.class_idx for row in after.shown.seen.ranking}:
@@ -153,8 +158,7 @@ class Viewer:
 
     def _look(self, session: Session, photo: Image.Image, name: str, class_idx: int | None = None) -> Session:
         try:
-            ways = Ways(**{way: way in session.ways for way in WAYS})
-            localizer = self.models[session.model].using(boxes=session.rule, ways=ways)
+            localizer = self.models[session.model].using(boxes=session.rule, ways=session.chosen)
             seen = look(localizer, photo, name, session.model, class_idx)
             cam = class_map(seen, seen.prediction.class_idx, session.method)
         except FcamError as error:
@@ -191,7 +195,7 @@ def titles(session: Session) -> tuple[str, str, str]:
     """What stands above each of the three pictures."""
     if session.shown is None:
         return "", "", ""
-    return words.titles(session.shown.cam.full, session.method, session.shown.seen.localizer.ways.product)
+    return words.titles(session.shown.cam.full, session.method, session.shown.seen.localizer.ways.of_class)
 
 
 def headline(session: Session, models: Models) -> str:

@@ -30,9 +30,9 @@ def headline(seen: Look, untrained: bool = False) -> str:
     return f'<div class="fcam-headline"><div>{title}</div><small>{about}</small></div>{note}'
 
 
-def titles(cam: Prediction, method: str, product: bool = False) -> tuple[str, str, str]:
-    """What stands above the three pictures; with `product` F-CAM is one of the same class."""
-    fcam = f"F-CAM of {cam.label}" if product else "F-CAM"
+def titles(cam: Prediction, method: str, of_class: bool = False) -> tuple[str, str, str]:
+    """What stands above the three pictures; with `of_class` F-CAM is one of the same class."""
+    fcam = f"F-CAM of {cam.label}" if of_class else "F-CAM"
     names = ("Mask and boxes", f"{METHODS[method]} of {cam.label}", fcam)
     first, second, third = (f'<h2 class="fcam-title">{escape(name)}</h2>' for name in names)
     return first, second, third

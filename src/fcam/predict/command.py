@@ -174,7 +174,7 @@ def _no_photo(problems: Sequence[Mapping[str, str]]) -> str:
 
 def settings_of(config: PredictConfig, localizer: Localizer) -> dict[str, Any]:
     """Return what the results depend on, for `predictions.json`."""
-    shows_cam = config.with_cam or localizer.ways.product
+    shows_cam = config.with_cam or localizer.ways.of_class
     return {
         "model": config.model,
         "weights": weights_digest(localizer.model.state_dict())[:16],

@@ -60,6 +60,7 @@ class Localizer:
             objects that are small in the photo, for up to twice the work (more where `boxes` is "all").
         product: multiply the map by the CAM of the predicted class, or of `class_idx`: √(S · C), a map of that class. It has
             its own threshold in the model's card.
+        fill: raise the map where that CAM is strong, S^(1 - 0.8 C): gaps in an object that the decoder does not know close.
         with_cam: also return the classifier's own CAM of the predicted class, as `Prediction.baseline`.
         cam_method: closed-form method of that CAM; None takes the one the model learned from, or "cam".
         max_pixels: photos above this are refused before they are decoded; None for no limit.
@@ -81,6 +82,7 @@ class Localizer:
         refine: bool = False,
         zoom: bool = False,
         product: bool = False,
+        fill: bool = False,
         with_cam: bool = False,
         cam_method: str | None = None,
         max_pixels: int | None = MAX_PIXELS,
@@ -110,7 +112,7 @@ class Localizer:
         self.device = next(self.model.parameters()).device
         self.dtype = fast_dtype(self.device) if dtype is None else dtype
         self.classes = self.model.classes
-        self.ways = Ways(flip=flip, refine=refine, zoom=zoom, product=product)
+        self.ways = Ways(flip=flip, refine=refine, zoom=zoom, product=product, fill=fill)
         self._asked = None if threshold is None else _share(threshold)
         self.first_cut, self.threshold = self._cuts()
         self.size = card_size(card, model if loaded else "the model") if size is None else size
@@ -146,7 +148,7 @@ class Localizer:
             raise FcamError(f"batch_size is {self.batch_size}; take 1 or more")
         if self.dtype not in DTYPES:
             raise FcamError(f"dtype is {self.dtype!r}; take torch.float32 or torch.bfloat16")
-        if (self.with_cam or self.ways.product) and self.cam_method not in CLOSED_FORMS:
+        if (self.with_cam or self.ways.of_class) and self.cam_method not in CLOSED_FORMS:
             raise FcamError(f"cam_method is {self.cam_method!r}; take one of {', '.join(CLOSED_FORMS)}")
         if self.box_rule not in ("largest", "all"):
             raise FcamError(f"boxes is {self.box_rule!r}; take 'largest' or 'all'")
@@ -167,9 +169,9 @@ class Localizer:
         """Localize one photo, or several: a `Prediction`, or a list of them in the order of the photos.
 
         A photo is a path (turned upright by its EXIF tag), a PIL image, a uint8 array (H, W, 3), or a uint8
-        tensor (3, H, W). Label, score, the classifier's own CAM and, with `product`, the map are those of the most probable
-        class, or of `class_idx`. Raises `FcamError` for a photo that cannot be used (`predict_files` skips those) and for a
-        class that there is not.
+        tensor (3, H, W). Label, score, the classifier's own CAM and, with `product` or `fill`, the map are those of the most
+        probable class, or of `class_idx`. Raises `FcamError` for a photo that cannot be used (`predict_files` skips those)
+        and for a class that there is not.
         """
         if is_one(photos) or not isinstance(photos, Iterable):  # what is no photo is named by `open`
             return next(self.stream([cast(Photo, photos)], class_idx))
@@ -236,7 +238,7 @@ class Localizer:
     def see(self, images: Tensor, classes: Tensor | None = None) -> Seen:
         """Say what the network sees in a batch, uint8 (B, 3, h, w) as `prepare` makes them, without a closer look.
 
-        `classes` (B,) are those whose CAM a product is made with; None takes the most probable ones.
+        `classes` (B,) are those whose CAM `product` and `fill` take; None takes the most probable ones.
         """
         return self.network.see(images, self.ways, self.first_cut, classes)
 

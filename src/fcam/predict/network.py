@@ -13,7 +13,7 @@ from fcam.errors import FcamError
 from fcam.errors import cut as shortened
 from fcam.model import FCAM, FCAMOutput, foreground
 from fcam.predict.closer import Closer
-from fcam.predict.ways import Ways, product
+from fcam.predict.ways import Ways, filled, product
 from fcam.refine import refine
 
 
@@ -64,7 +64,8 @@ class Network:
     def see(self, images: Tensor, ways: Ways, threshold: float, classes: Tensor | None = None) -> Seen:
         """Look at a batch, uint8 (B, 3, h, w), in these ways; a closer look is the caller's, who has the photos.
 
-        `threshold` is where maps are cut; `classes` (B,) those whose CAM a product is made with, None the most probable ones.
+        `threshold` is where maps are cut; `classes` (B,) those whose CAM `product` and `fill` take, None the most
+        probable ones.
         """
         batch = images.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
         looks = [self._forward(batch)]
@@ -72,7 +73,7 @@ class Network:
             looks.append(self._forward(batch.flip(-1)))
         logits = torch.stack([look.logits.float() for look in looks]).mean(0)
         maps = _mean([foreground(look.maps) for look in looks])
-        if ways.product:
+        if ways.of_class:
             if classes is None:
                 classes = self.classifier.probabilities(logits).argmax(1)
             views = [images, images.flip(-1)][: len(looks)]
@@ -80,7 +81,9 @@ class Network:
                 self.class_maps(view, look.features[-1], classes)
                 for view, look in zip(views, looks, strict=True)
             ]
-            maps = product(maps, enlarged(_mean(own), maps.shape[-2:]))
+            whole = enlarged(_mean(own), maps.shape[-2:])
+            maps = filled(maps, whole) if ways.fill else maps
+            maps = product(maps, whole) if ways.product else maps
         if ways.refine:
             maps = refine(batch.float() / 255, maps, threshold)
         return Seen(logits, maps, looks[0].features[-1])

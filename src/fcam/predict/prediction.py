@@ -28,8 +28,8 @@ class Prediction:
     score: float
     """Softmax probability of that class, 0 to 1."""
     cam: NDArray[np.float32] = field(repr=False)
-    """(H, W) foreground map S² in [0, 1]; class-agnostic, one foreground per photo (paper, section 3), unless multiplied by the
-    CAM of `class_idx` (`Localizer(product=True)`)."""
+    """(H, W) foreground map S² in [0, 1]; class-agnostic, one foreground per photo (paper, section 3), unless changed by
+    the CAM of `class_idx` (`Localizer(product=True)`, `fill=True`)."""
     mask: NDArray[np.bool_] = field(repr=False)
     """(H, W) True where floor(255 cam) exceeds int(threshold * its maximum): the benchmark's rule."""
     boxes: NDArray[np.int64]

@@ -14,6 +14,8 @@ class Ways:
 
     product: bool = False
     """Multiply the map by the CAM of the predicted class: what belongs to something else drops out."""
+    fill: bool = False
+    """Raise the map where the CAM of the predicted class is strong: gaps in an object that the decoder does not know close."""
     flip: bool = False
     """Also look at the mirrored photo and take the mean of both maps: twice the work."""
     refine: bool = False
@@ -27,19 +29,44 @@ class Ways:
         return tuple(field.name for field in fields(self) if getattr(self, field.name))
 
     @property
+    def of_class(self) -> bool:
+        """Whether the map depends on the class that it is asked for."""
+        return self.product or self.fill
+
+    @property
     def base(self) -> str:
         """The kind of map of one look, whose best threshold on `val` holds for all looks."""
         return "product" if self.product else "fcam"
 
     @property
     def further(self) -> tuple[str, ...]:
-        """Those that look at the photo again, or at its colours; the product needs nothing that one look has not seen."""
+        """Those that the base is looked at or changed in further; it is what one look has seen."""
         return tuple(name for name in self.on if name != "product")
 
     @property
     def kind(self) -> str:
         """The kind of map, as `metrics.json` calls it: "fcam", "product", or either and how it was looked at."""
         return "+".join([self.base, *self.further])
+
+
+FILL = 0.8
+"""What the exponent of a map loses where its CAM is highest; below 1, so that what the map denies stays denied."""
+
+
+def filled(maps: Tensor, cams: Tensor) -> Tensor:
+    """Return S^(1 - 0.8 C): a map S that belongs to no class, raised towards 1 where the CAM C of one class is high.
+
+    Of what the CAM leaves out nothing changes, so that an object which the CAM covers in part loses nothing; of two places that
+    the CAM treats alike neither overtakes the other.
+
+    Args:
+        maps: S, (B, H, W) in [0, 1].
+        cams: C of one class per image, likewise.
+
+    Returns:
+        (B, H, W) float32 in [0, 1], nowhere below S.
+    """
+    return maps.float() ** (1 - FILL * cams.float())
 
 
 def product(maps: Tensor, cams: Tensor) -> Tensor:
