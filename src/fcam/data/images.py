@@ -179,6 +179,10 @@ def _opened(path: str | os.PathLike[str], max_pixels: int | None) -> Iterator[Im
         with image:
             if image.format in _PROGRAMS:
                 raise _refusal(path, f"{image.format} is a page description, not a photo; convert it to PNG")
+            if image.format == "TIFF" and _misread(image):
+                raise _refusal(
+                    path, "its colours are stored apart in more than 8 bits, uncompressed; convert it to PNG"
+                )
             pixels = image.width * image.height
             if max_pixels is not None and pixels > max_pixels:
                 raise _refusal(
@@ -188,6 +192,12 @@ def _opened(path: str | os.PathLike[str], max_pixels: int | None) -> Iterator[Im
                     "if you trust the file",
                 )
             yield image
+
+
+def _misread(image: Any) -> bool:
+    """Whether Pillow takes each half of a TIFF's 16-bit numbers for a pixel: only where channels lie apart, uncompressed."""
+    tags = image.tag_v2
+    return tags.get(284) == 2 and tags.get(259, 1) == 1 and max(tags.get(258, (1,))) > 8
 
 
 def _listed_size(image: Any) -> tuple[int, int]:
