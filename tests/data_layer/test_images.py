@@ -264,6 +264,9 @@ def test_find_images(tmp_path: Path) -> None:
     assert names("b/*.png", "*.dat") == (["b/1.png", "odd.dat"], [])
     assert names("b/*") == (["b/1.png", "b/2.JPG", "b/deep/3.jpeg"], [])
     assert names("**/*.jpeg") == (["b/deep/3.jpeg"], [])
+    (tmp_path / "scans").mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "scans" / "1.JP2")
+    assert names("scans") == (["scans/1.JP2"], [])
     (tmp_path / "phone").mkdir()
     (tmp_path / "phone" / "IMG_1.HEIC").touch()
     assert names("phone")[1] == [
