@@ -264,6 +264,12 @@ def test_find_images(tmp_path: Path) -> None:
     assert names("b/*.png", "*.dat") == (["b/1.png", "odd.dat"], [])
     assert names("b/*") == (["b/1.png", "b/2.JPG", "b/deep/3.jpeg"], [])
     assert names("**/*.jpeg") == (["b/deep/3.jpeg"], [])
+    (tmp_path / "[2024] b").mkdir()
+    (tmp_path / "[2024] b" / "1.png").touch()
+    assert names("[2024] b/*.png", "[2024]?b/*") == (
+        ["[2024] b/1.png"],
+        ["*: no image file matches this pattern"],
+    )
     (tmp_path / "scans").mkdir()
     Image.new("RGB", (9, 9)).save(tmp_path / "scans" / "1.JP2")
     assert names("scans") == (["scans/1.JP2"], [])

@@ -112,7 +112,10 @@ def unread_below(folder: Path, read: Iterable[Path]) -> list[Path]:
 
 
 def _matches(pattern: Path, problems: list[Problem]) -> list[Path]:
-    matches = [Path(match) for match in sorted(glob.glob(str(pattern), recursive=True))]
+    # A folder may be called what would be a pattern, "[2024] coast".
+    there = next((above for above in pattern.parents if os.path.isdir(above)), Path())
+    place = os.path.join(glob.escape(str(there)), pattern.relative_to(there))
+    matches = [Path(match) for match in sorted(glob.glob(place, recursive=True))]
     found = []
     for match in matches:
         if not match.is_dir():
