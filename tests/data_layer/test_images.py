@@ -361,6 +361,20 @@ def test_tiffs_that_pillow_misreads_are_refused(tmp_path: Path, planes: bool) ->
         assert (np.asarray(open_image(tmp_path / "a.tif")) == pixels // 257).all()
 
 
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC files cannot be read, .* convert it to JPEG or PNG"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "git lfs pull"),
+        (b"%PDF-1.4", "not an image of a known format"),
+    ],
+)
+def test_what_a_file_is_although_it_is_called_a_photo(tmp_path: Path, head: bytes, words: str) -> None:
+    (tmp_path / "a.jpg").write_bytes(head + bytes(100))
+    with pytest.raises(ImageError, match=words):
+        open_image(tmp_path / "a.jpg")
+
+
 def test_one_pixel(tmp_path: Path) -> None:
     for mode in ("1", "L", "RGB", "RGBA", "P", "LA", "I;16"):
         Image.new(mode, (1, 1), 1).save(tmp_path / "a.png")
