@@ -193,7 +193,9 @@ def test_threshold_comes_from_the_card_and_can_be_moved() -> None:
     soft = Image.fromarray(np.dstack([ramp, np.zeros((64, 256, 2))]).astype(np.uint8))
     assert localizer()(soft).threshold == 0.5
     assert localizer(metadata={"threshold": 0.2})(soft).threshold == 0.2
-    assert type(localizer(np.float32(0.25)).threshold) is float, "a list of results is JSON"
+    for number in (np.float32(0.25), torch.tensor(0.25)):  # such as a metric's best threshold
+        assert type(localizer(number).threshold) is float, "a list of results is JSON"
+        assert type(localizer()(soft).at(number).threshold) is float
     boxes = {"thresholds": {"fcam": {"max_box_acc": {"0.3": 0.1, "0.5": 0.35, "0.7": 0.6}, "piou": 0.4}}}
     assert localizer(metadata=boxes).threshold == 0.35
     assert localizer(metadata={"thresholds": {"fcam": {"piou": 0.4}}}).threshold == 0.4

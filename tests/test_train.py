@@ -244,6 +244,25 @@ def test_one_class_teaches_no_classifier(tiny_config, tmp_path, capsys):
     assert "one class" in capsys.readouterr().out
 
 
+def test_masks_that_show_no_object_choose_nothing_and_end_nothing(tiny_config, drawn_set, tmp_path, capsys):
+    root = tmp_path / "set"
+    shutil.copytree(drawn_set, root)
+    for lists in (root / "metadata" / "val", root / "metadata" / "test"):
+        (lists / "localization.txt").unlink()  # the boxes
+    masks = [path for path in (root / "masks").rglob("*.png") if path.is_file()]
+    assert masks
+    for path in masks:
+        Image.new("L", (64, 64)).save(path)
+    out = train(dataclasses.replace(tiny_config, data=str(root), out=str(tmp_path / "run")))
+    said = capsys.readouterr().err
+    assert said.count("no mask of val shows an object, so pxap chooses no epoch") == 2  # once a stage
+    assert json.loads((out / "metrics.json").read_text())["maps"]["fcam"]["pxap"] is None
+    assert main(["evaluate", str(out), "--refine"]) == 0
+    said = capsys.readouterr().err
+    assert "no mask of the test split shows an object, so there are no pixel metrics" in said
+    assert "neither boxes nor masks" not in said
+
+
 @pytest.mark.parametrize("split", [True, False])
 def test_a_class_without_a_training_photo_is_refused(tiny_config, tmp_path, split):
     for name, count in (("cat", 9), ("dog", 9), ("emu", 1)):

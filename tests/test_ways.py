@@ -72,7 +72,14 @@ def test_without_product_the_class_changes_the_cam_alone(model: FCAM, photo: Ima
     assert np.abs(first.baseline - second.baseline).max() > 0.05
 
 
-@pytest.mark.parametrize("class_idx", [-1, 3, 1.5, True, "cat"])
+@pytest.mark.parametrize("class_idx", [np.int64(1), np.array(1), torch.tensor(1), torch.tensor([1])])
+def test_a_class_may_be_any_kind_of_integer(model: FCAM, photo: Image.Image, class_idx: Any) -> None:
+    found = Localizer(model, size=64)(photo, class_idx=class_idx)
+    assert type(found.class_idx) is int
+    assert found.class_idx == 1
+
+
+@pytest.mark.parametrize("class_idx", [-1, 3, 1.5, True, "cat", torch.tensor([0, 1]), np.array([0, 1])])
 def test_a_class_that_there_is_not(model: FCAM, photo: Image.Image, class_idx: Any) -> None:
     with pytest.raises(FcamError, match="this model's classes are 0 to 2"):
         Localizer(model, size=64)(photo, class_idx=class_idx)

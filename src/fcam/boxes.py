@@ -8,14 +8,14 @@ ends at the pixel itself and ranks by pixel count.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fcam.contours import contours
-from fcam.errors import FcamError
+from fcam.errors import FcamError, shown
 from fcam.kernels import kernel
 
 Convention: TypeAlias = Literal["reference", "exact"]
@@ -51,8 +51,7 @@ def from_map(
     """
     check_choice("rule", rule, get_args(Rule))
     check_choice("convention", convention, get_args(Convention))
-    if not 0.0 <= threshold < 1.0:
-        raise FcamError(f"threshold must lie in [0, 1), got {threshold}; it is relative to the map's maximum")
+    threshold = as_share(threshold)
     if map.ndim != 2:
         raise FcamError(
             f"from_map takes one map (H, W), got shape {tuple(map.shape)}; pass the maps one by one"
@@ -152,6 +151,19 @@ def raise_for_values(values: np.ndarray) -> None:
         f"map {index} of the batch holds the value {value}, outside [0, 1]; "
         "normalise it (fcam.cams.normalize) or leave that image out"
     )
+
+
+def as_share(threshold: Any) -> float:
+    """Return a threshold of whatever kind of number, tensors of one included; raises `FcamError` outside [0, 1)."""
+    try:
+        share = np.nan if isinstance(threshold, str) else float(threshold)
+    except (TypeError, ValueError, RuntimeError):
+        share = np.nan
+    if not 0.0 <= share < 1.0:
+        raise FcamError(
+            f"threshold must lie in [0, 1), got {shown(threshold)}; it is relative to the map's maximum"
+        )
+    return share
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -90,7 +90,9 @@ def run_evaluate(config: EvaluateConfig) -> int:
     if process_state().is_main_process:
         files.write_json(out, report)
         print_table(report)
-        if all(row["max_box_acc"] is None and row["pxap"] is None for row in report["maps"].values()):
+        if empty := scores.no_object(report):
+            say(empty)
+        elif all(row["max_box_acc"] is None and row["pxap"] is None for row in report["maps"].values()):
             say(
                 f"the {config.split} split has neither boxes nor masks, so only the classification could be scored"
             )
@@ -174,9 +176,12 @@ def _remember(folder: Path, metadata: Mapping[str, Any], ways: Ways) -> None:
     """Keep in the model's card where `val`, which has boxes or masks, cuts maps of these ways best."""
     if not process_state().is_main_process:
         return
-    found, options = metadata["thresholds"], " --".join(ways.on)
+    known, options = metadata["thresholds"], " --".join(ways.on)
+    found = {kind: known[kind] for kind in (ways.base, ways.kind) if kind in known}
+    if not found:  # no mask shows an object
+        return
     try:
-        remember_thresholds(folder, {kind: found[kind] for kind in (ways.base, ways.kind)})
+        remember_thresholds(folder, found)
     except FcamError as error:  # a run of somebody else's, say; its numbers must not be lost for that
         say(f"fcam predict --{options} cuts the maps of this run where it did before: {error}")
         return

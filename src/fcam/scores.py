@@ -15,6 +15,7 @@ from fcam.metrics import MaxBoxAcc, MaxBoxAccV2, PIoU, PxAP, TopKLocalization, l
 IOU = (0.3, 0.5, 0.7)
 HALF = IOU.index(0.5)
 TITLES = {"cam": "CAM", "fcam": "F-CAM", "product": "F-CAM × CAM", "center": "centre Gaussian"}
+MASKS = "objects are grey above 0, and fcam data check names the masks"
 NUMBERS = ("max_box_acc", "max_box_acc_v2", "top1_loc", "top5_loc", "pxap", "piou")
 
 
@@ -77,7 +78,7 @@ class BoxScores:
 
 
 class PixelScores:
-    """Pixel metrics of one kind of map over one split."""
+    """Pixel metrics of one kind of map over one split; where no mask shows an object there are none."""
 
     def __init__(self, device: torch.device) -> None:
         self.pxap = PxAP().to(device)
@@ -90,14 +91,18 @@ class PixelScores:
 
     def thresholds(self) -> dict[str, Any]:
         """The threshold that is best on this split; PxAP has none."""
-        return {"piou": round(self.piou.plateau_threshold().item(), 6)}
+        return {"piou": round(self.piou.plateau_threshold().item(), 6)} if self.piou.objects() else {}
 
     def best(self) -> dict[str, Any]:
         """Percentages over all thresholds, and at the split's own best one."""
+        if not self.piou.objects():
+            return {}
         return {"pxap": self.pxap.compute().item(), "piou": self.piou.compute().item()}
 
     def at(self, other: PixelScores) -> dict[str, Any]:
         """Percentage at the threshold that was best on another split."""
+        if not (self.piou.objects() and other.piou.objects()):
+            return {}
         return {"piou": self.piou.at_threshold(other.piou.plateau_threshold()).item()}
 
 
@@ -185,7 +190,7 @@ class Scorecard:
         if metric == "top1":
             return 100 * self.top1.compute().item()
         if metric == "pxap":
-            return scores.pixels.pxap.compute().item() if scores.pixels is not None else None
+            return scores.pixels.best().get("pxap") if scores.pixels is not None else None
         if scores.boxes is None:
             return None
         if metric == "max_box_acc_v2":
@@ -227,6 +232,13 @@ def images_scored(report: dict[str, Any]) -> str:
     images = report["images"]
     fewer = [f"{n} with {kind}" for kind, n in report.get("images_with", {}).items() if 0 < n < images]
     return ", ".join([f"{images} images", *fewer])
+
+
+def no_object(report: dict[str, Any]) -> str:
+    """Say that masks are there and show nothing, so that there are no pixel metrics; empty where that is not so."""
+    if not report["images_with"]["masks"] or any(row["pxap"] is not None for row in report["maps"].values()):
+        return ""
+    return f"no mask of the {report['split']} split shows an object, so there are no pixel metrics; {MASKS}"
 
 
 def table(report: dict[str, Any]) -> list[list[str]]:

@@ -34,6 +34,7 @@ from fcam.precision import resolve
 from fcam.processes import process_state
 from fcam.progress import say
 from fcam.run import Run, config_to_dict
+from fcam.scores import MASKS
 from fcam.split_maps import MapOptions
 from fcam.stages import SeedMaps, Stage, stages_of
 from fcam.start import build, check_classes, introduce, settle, trains_classifier
@@ -171,6 +172,10 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
             _share_statistics(trained, accelerator)
             scores = _validate(model, stage, config) if selecting else {}
             value = scores.get(settings.select)
+            if selecting and value is None and main and epoch == 1:
+                say(
+                    f"no mask of val shows an object, so {settings.select} chooses no epoch and the last one stands; {MASKS}"
+                )
             if _is_better(value, state["best"]):
                 state["best"] = {"epoch": epoch, "value": value}
                 state["best_weights"] = copy_of(trained)

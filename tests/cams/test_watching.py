@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -138,6 +139,42 @@ def test_a_network_compiled_in_place_is_watched_as_it_is_written(part: str, imag
     assert torch.equal(cam(model, images, 4, "gradcam"), want)
     assert torch.equal(cam(model, images, 4, "gradcam", "stem"), middle)
     assert compiled._compiled_call_impl is call
+
+
+@pytest.mark.parametrize("function", [False, True])
+def test_what_was_compiled_is_watched_as_it_is_written(function: bool, images: Tensor) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.conv(x).relu()) + x
+
+    def deeper() -> Any:
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2), Twice(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+        ).eval()
+
+    want = cam(deeper(), images, 4, "layercam")
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    model = deeper()
+    if function:
+        model[1].forward = torch.compile(model[1].forward, backend=backend)
+    else:
+        model[1] = torch.compile(model[1], backend=backend)
+    assert torch.equal(cam(model, images, 4, "layercam"), want)
+    assert not graphs
+    model(images)
+    assert len(graphs) == 1  # compiled again as its owner wants it
+    assert torch.equal(cam(model, images, 4, "layercam"), want)
+    assert len(graphs) == 1
 
 
 class Deeper(nn.Module):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -263,6 +264,15 @@ def test_find_images(tmp_path: Path) -> None:
     assert names("b/*.png", "*.dat") == (["b/1.png", "odd.dat"], [])
     assert names("b/*") == (["b/1.png", "b/2.JPG", "b/deep/3.jpeg"], [])
     assert names("**/*.jpeg") == (["b/deep/3.jpeg"], [])
+    (tmp_path / "[2024] b").mkdir()
+    (tmp_path / "[2024] b" / "1.png").touch()
+    assert names("[2024] b/*.png", "[2024]?b/*") == (
+        ["[2024] b/1.png"],
+        ["*: no image file matches this pattern"],
+    )
+    (tmp_path / "scans").mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "scans" / "1.JP2")
+    assert names("scans") == (["scans/1.JP2"], [])
     (tmp_path / "phone").mkdir()
     (tmp_path / "phone" / "IMG_1.HEIC").touch()
     assert names("phone")[1] == [
@@ -315,6 +325,53 @@ def test_a_page_description_is_not_run(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("subprocess.check_call", ghostscript)
     Image.new("RGB", (9, 9)).save(tmp_path / "a.jpg", "EPS")
     with pytest.raises(ImageError, match="EPS is a page description"):
+        open_image(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("planes", [False, True])
+def test_tiffs_that_pillow_misreads_are_refused(tmp_path: Path, planes: bool) -> None:
+    pixels = np.zeros((4, 6, 3), np.uint16)
+    pixels[1:3, 2:5] = 255 * 257
+    samples = (pixels.transpose(2, 0, 1) if planes else pixels).astype("<u2").tobytes()
+    entries: list[tuple[int, int, Sequence[int]]] = [
+        (256, 3, (6,)),
+        (257, 3, (4,)),
+        (258, 3, (16,) * 3),
+        (259, 3, (1,)),
+        (262, 3, (2,)),
+    ]
+    strips = [8 + len(samples) // 3 * i for i in range(3)] if planes else [8]
+    counts = [len(samples) // len(strips)] * len(strips)
+    entries += [(273, 4, strips), (277, 3, (3,)), (278, 3, (4,)), (279, 4, counts), (284, 3, (1 + planes,))]
+    place, rest = 8 + len(samples) + 2 + 12 * len(entries) + 4, b""
+    directory = struct.pack("<H", len(entries))
+    for tag, kind, values in entries:
+        value = struct.pack(f"<{len(values)}{'H' if kind == 3 else 'I'}", *values)
+        if len(value) > 4:
+            value, rest = struct.pack("<I", place + len(rest)), rest + value
+        directory += struct.pack("<HHI", tag, kind, len(values)) + value.ljust(4, b"\0")
+    header = struct.pack("<2sHI", b"II", 42, 8 + len(samples))
+    (tmp_path / "a.tif").write_bytes(header + samples + directory + bytes(4) + rest)
+    if planes:
+        with pytest.raises(
+            ImageError, match="colours are stored apart in more than 8 bits, uncompressed; convert"
+        ):
+            open_image(tmp_path / "a.tif")
+    else:
+        assert (np.asarray(open_image(tmp_path / "a.tif")) == pixels // 257).all()
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC files cannot be read, .* convert it to JPEG or PNG"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "git lfs pull"),
+        (b"%PDF-1.4", "not an image of a known format"),
+    ],
+)
+def test_what_a_file_is_although_it_is_called_a_photo(tmp_path: Path, head: bytes, words: str) -> None:
+    (tmp_path / "a.jpg").write_bytes(head + bytes(100))
+    with pytest.raises(ImageError, match=words):
         open_image(tmp_path / "a.jpg")
 
 

@@ -235,6 +235,23 @@ def test_space_before_a_comma_is_no_part_of_a_name(tmp_path: Path) -> None:
     assert dataset.split.sizes == {"a.png": (20, 10)}
 
 
+def test_lists_with_the_slashes_of_windows(tmp_path: Path) -> None:
+    root = write_set(tmp_path, r"photos\a.png,masks\a.png," + "\n", sizes="", labels="")
+    for folder, name in (("photos", "a"), ("photos", "b"), ("masks", "a")):
+        (root / folder).mkdir(exist_ok=True)
+        Image.new("L", (20, 10), 255).save(root / folder / f"{name}.png")
+    lists = root / "metadata" / "val"
+    (lists / "image_ids.txt").write_text("photos\\a.png\r\nphotos/b.png\r\n", newline="")
+    (lists / "class_labels.txt").write_text("photos/a.png,0\r\nphotos\\b.png,1\r\n", newline="")
+    dataset = open_dataset(root, "val", localization=True)
+    assert dataset.image_ids == ["photos/a.png", "photos/b.png"]
+    assert (dataset[0]["mask"] == 1).all()
+    with (lists / "image_ids.txt").open("a") as file:
+        file.write("photos/a.png\n")
+    with pytest.raises(FcamError, match="line 3: 'photos/a.png' is listed again"):
+        open_dataset(root, "val")
+
+
 def test_boxes_in_shares_of_the_image_are_refused(tmp_path: Path) -> None:
     write_set(tmp_path, "a.png,0,0,1,1\nb.png,0.25,0.1,0.75,1\n")
     with pytest.raises(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -203,7 +204,7 @@ def _is_quantised(layer: nn.Module) -> bool:
 def answer_of(model: nn.Module, images: Tensor) -> Any:
     """Return what somebody's `model` returns for `images`; raises `FcamError` with its reason where it fails."""
     try:
-        with _uncompiled(model):
+        with _as_written():
             return model(images)
     except (FcamError, torch.cuda.OutOfMemoryError):
         raise
@@ -277,5 +278,36 @@ class _Meanwhile:
 
 evaluating = _Meanwhile("training", False)
 """Put a model in eval mode for a while and give every layer back the mode it had."""
-_uncompiled = _Meanwhile("_compiled_call_impl", None)
-"""Let layers that were compiled in place run as they are written: what is compiled cannot be watched."""
+
+
+class _AsWritten:
+    """Lets whatever was compiled, in place, as a layer or as a function, run as it is written for a while: what is compiled
+    cannot be watched. Torch has one such setting for all threads, which the last to leave gives back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._stance: Any = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if (
+            "torch._dynamo" not in sys.modules
+        ):  # which is slow to import, and without it nothing can be compiled
+            yield
+            return
+        with self._lock:
+            if not self._count:
+                self._stance = torch.compiler.set_stance("force_eager")
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._count -= 1
+                if not self._count:
+                    self._stance.__exit__(None, None, None)
+
+
+_as_written = _AsWritten()

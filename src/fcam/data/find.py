@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fcam.data.images import absence
 
 SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif"}
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", ".jp2"}
     | {".ppm", ".pgm", ".pbm", ".pnm"}
 )
 """Suffixes, in lower case, by which a file found in a folder counts as an image."""
@@ -22,7 +22,7 @@ RUNNING = "predictions.jsonl"
 RESULT_FOLDERS = ("overlays", "masks", "heatmaps", "maps", "panels", "SegmentationClass")
 """... folders of files that look like photos or masks of somebody else's; the last is made by --export."""
 
-_UNREAD = {".heic", ".heif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"}
+_UNREAD = {".heic", ".heif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"}
 """What cameras and phones write and Pillow does not read, or not without more packages."""
 
 
@@ -112,7 +112,10 @@ def unread_below(folder: Path, read: Iterable[Path]) -> list[Path]:
 
 
 def _matches(pattern: Path, problems: list[Problem]) -> list[Path]:
-    matches = [Path(match) for match in sorted(glob.glob(str(pattern), recursive=True))]
+    # A folder may be called what would be a pattern, "[2024] coast".
+    there = next((above for above in pattern.parents if os.path.isdir(above)), Path())
+    place = os.path.join(glob.escape(str(there)), pattern.relative_to(there))
+    matches = [Path(match) for match in sorted(glob.glob(place, recursive=True))]
     found = []
     for match in matches:
         if not match.is_dir():

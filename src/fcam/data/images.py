@@ -36,6 +36,8 @@ MAX_PIXELS = _max_pixels()
 """Images above this many pixels are refused before they are decoded (300 MB as RGB at the 100 megapixels of the default)."""
 
 _DEPTHS = (8, 10, 12, 14, 16, 24, 32)
+_HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+"""What the photos of phones begin with, which programs are known to call `.jpg`."""
 _PROGRAMS = ("EPS", "WMF")
 """Formats that Pillow has other programs draw (Ghostscript): whoever wrote the file writes what they run."""
 _TURNS = {
@@ -136,13 +138,24 @@ def _reasons(path: str | os.PathLike[str]) -> Iterator[None]:
     except PermissionError as error:
         raise _refusal(path, "there is no permission to read it") from error
     except UnidentifiedImageError as error:
-        raise _refusal(path, "it is not an image of a known format") from error
+        raise _refusal(path, _unknown(path)) from error
     except MemoryError as error:
         raise _refusal(path, "there is not enough memory to decode it") from error
     # Decoders raise SyntaxError, struct.error, zlib.error and more on damaged files; all mean the same to a
     # user.
     except Exception as error:
         raise _refusal(path, _damage(error)) from error
+
+
+def _unknown(path: str | os.PathLike[str]) -> str:
+    """Say what a file is that Pillow does not know, where its first bytes tell, since its name may not."""
+    with open(path, "rb") as file:
+        head = file.read(64)
+    if head[4:8] == b"ftyp" and head[8:12] in _HEIF:
+        return "HEIC files cannot be read, whatever they are called; convert it to JPEG or PNG"
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a pointer to a file that Git LFS keeps; fetch the file with git lfs pull"
+    return "it is not an image of a known format"
 
 
 def _damage(error: Exception) -> str:
@@ -179,6 +192,10 @@ def _opened(path: str | os.PathLike[str], max_pixels: int | None) -> Iterator[Im
         with image:
             if image.format in _PROGRAMS:
                 raise _refusal(path, f"{image.format} is a page description, not a photo; convert it to PNG")
+            if image.format == "TIFF" and _misread(image):
+                raise _refusal(
+                    path, "its colours are stored apart in more than 8 bits, uncompressed; convert it to PNG"
+                )
             pixels = image.width * image.height
             if max_pixels is not None and pixels > max_pixels:
                 raise _refusal(
@@ -188,6 +205,12 @@ def _opened(path: str | os.PathLike[str], max_pixels: int | None) -> Iterator[Im
                     "if you trust the file",
                 )
             yield image
+
+
+def _misread(image: Any) -> bool:
+    """Whether Pillow takes each half of a TIFF's 16-bit numbers for a pixel: only where channels lie apart, uncompressed."""
+    tags = image.tag_v2
+    return tags.get(284) == 2 and tags.get(259, 1) == 1 and max(tags.get(258, (1,))) > 8
 
 
 def _listed_size(image: Any) -> tuple[int, int]:

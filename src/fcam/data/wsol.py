@@ -104,12 +104,13 @@ def read_ids(folder: Path, on_problem: OnProblem = refuse) -> list[str]:
     """Return the image ids of a split in list order, each once."""
     lines: dict[str, int] = {}
     for number, line in _lines(folder / "image_ids.txt"):
-        if line in lines:
+        image_id = _path(line)
+        if image_id in lines:
             on_problem(
                 f"{folder / 'image_ids.txt'}, line {number}: {shown(line)} is listed again "
-                f"(first on line {lines[line]})"
+                f"(first on line {lines[image_id]})"
             )
-        lines.setdefault(line, number)
+        lines.setdefault(image_id, number)
     if not lines:
         on_problem(f"{folder / 'image_ids.txt'} lists no image")
     return list(lines)
@@ -191,7 +192,7 @@ def _add_localization(found: Split, path: Path, on_problem: OnProblem) -> None:
         def files_of(mask: str, ignore: str) -> MaskFiles:
             if not mask:
                 raise ValueError
-            return MaskFiles(found.root / mask, found.root / ignore if ignore else None)
+            return MaskFiles(found.root / _path(mask), found.root / _path(ignore) if ignore else None)
 
         for image_id, files in _parsed(
             path, "<image>,<mask file>,<ignore file or nothing>", files_of, on_problem
@@ -237,9 +238,14 @@ def _parsed(
     for number, line in _lines(path):
         image_id, *texts = line.rsplit(",", fields)
         try:
-            yield image_id.rstrip(), parse(*(text.strip() for text in texts))
+            yield _path(image_id.rstrip()), parse(*(text.strip() for text in texts))
         except (ValueError, TypeError):
             on_problem(f"{path}, line {number}: expected {row}, got {shown(line)}")
+
+
+def _path(text: str) -> str:
+    """A path as a list has it, with the slashes of every system: lists that were written on Windows have others."""
+    return text.replace("\\", "/")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -169,6 +169,12 @@ class PixelTally(Tally):
         """
         self._record(score_histograms(maps, masks, self.edges, ignore), ids)
 
+    def objects(self) -> int:
+        """Return the number of foreground pixels counted so far, over all processes; without any, recall is undefined."""
+        with self._synced():
+            (_, foreground), _ = self._totals()
+        return int(foreground.sum())
+
     def _counts(self) -> tuple[np.ndarray, np.ndarray, int, int]:
         """Return, per edge ascending, the true and false positives of `value >= edge`, and both class sizes.
 

@@ -8,11 +8,12 @@ more, closer.
 from __future__ import annotations
 
 import copy
+import operator
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from numbers import Integral, Real
-from typing import Any, cast, overload
+from numbers import Integral
+from typing import Any, SupportsIndex, cast, overload
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fcam import shipped
+from fcam.boxes import as_share
 from fcam.cams.closed_form import CLOSED_FORMS
 from fcam.data.images import MAX_PIXELS, open_image
 from fcam.errors import FcamError
@@ -113,7 +115,7 @@ class Localizer:
         self.dtype = fast_dtype(self.device) if dtype is None else dtype
         self.classes = self.model.classes
         self.ways = Ways(flip=flip, refine=refine, zoom=zoom, product=product, fill=fill)
-        self._asked = None if threshold is None else _share(threshold)
+        self._asked = None if threshold is None else as_share(threshold)
         self.first_cut, self.threshold = self._cuts()
         self.size = card_size(card, model if loaded else "the model") if size is None else size
         self.batch_size = (32 if self.device.type == "cuda" else 8) if batch_size is None else batch_size
@@ -153,18 +155,25 @@ class Localizer:
         if self.box_rule not in ("largest", "all"):
             raise FcamError(f"boxes is {self.box_rule!r}; take 'largest' or 'all'")
 
-    def _check_class(self, class_idx: int) -> None:
+    def _class(self, class_idx: SupportsIndex) -> int:
+        """The number of a class of this model, given as any integer, an array's or tensor's included."""
         count = self.model.classifier.num_classes
-        whole = isinstance(class_idx, Integral) and not isinstance(class_idx, bool)
-        if not whole or not 0 <= class_idx < count:
+        try:
+            index = -1 if isinstance(class_idx, bool) else operator.index(class_idx)
+        except TypeError:
+            index = -1
+        if not 0 <= index < count:
             raise FcamError(f"class_idx is {class_idx!r}, but this model's classes are 0 to {count - 1}")
+        return index
 
     @overload
-    def __call__(self, photos: Photo, class_idx: int | None = None) -> Prediction: ...
+    def __call__(self, photos: Photo, class_idx: SupportsIndex | None = None) -> Prediction: ...
     @overload
-    def __call__(self, photos: Iterable[Photo], class_idx: int | None = None) -> list[Prediction]: ...
     def __call__(
-        self, photos: Photo | Iterable[Photo], class_idx: int | None = None
+        self, photos: Iterable[Photo], class_idx: SupportsIndex | None = None
+    ) -> list[Prediction]: ...
+    def __call__(
+        self, photos: Photo | Iterable[Photo], class_idx: SupportsIndex | None = None
     ) -> Prediction | list[Prediction]:
         """Localize one photo, or several: a `Prediction`, or a list of them in the order of the photos.
 
@@ -177,10 +186,9 @@ class Localizer:
             return next(self.stream([cast(Photo, photos)], class_idx))
         return list(self.stream(cast(Iterable[Photo], photos), class_idx))
 
-    def stream(self, photos: Iterable[Photo], class_idx: int | None = None) -> Iterator[Prediction]:
+    def stream(self, photos: Iterable[Photo], class_idx: SupportsIndex | None = None) -> Iterator[Prediction]:
         """Localize photos one batch at a time, holding no more than a batch in memory; order is kept."""
-        if class_idx is not None:
-            self._check_class(class_idx)
+        index = None if class_idx is None else self._class(class_idx)
         if is_one(photos) or not isinstance(photos, Iterable):
             raise FcamError(
                 f"stream takes several photos, got one {type(photos).__name__}; pass a list of it"
@@ -191,17 +199,17 @@ class Localizer:
             source = os.fspath(photo) if isinstance(photo, str | os.PathLike) else None
             pixels = self.prepare(image)
             if batch and (len(batch) == self.batch_size or batch[0][2].shape != pixels.shape):
-                yield from self._run(batch, class_idx)
+                yield from self._run(batch, index)
                 batch = []
             batch.append((image, source, pixels))
         if batch:
-            yield from self._run(batch, class_idx)
+            yield from self._run(batch, index)
 
     def _run(
         self, batch: list[tuple[Image.Image, str | None, Tensor]], class_idx: int | None
     ) -> Iterator[Prediction]:
         images, sources, pixels = zip(*batch, strict=True)
-        classes = None if class_idx is None else torch.full((len(batch),), int(class_idx))
+        classes = None if class_idx is None else torch.full((len(batch),), class_idx)
         outputs = self.look(images, torch.stack(pixels), classes)
         for image, source, output in zip(images, sources, outputs, strict=True):
             yield self.finish(image, output, source)
@@ -313,12 +321,6 @@ class Localizer:
             baseline=None if output.baseline is None else to_size(output.baseline, photo.size),
             source=source,
         )
-
-
-def _share(threshold: float) -> float:
-    if not isinstance(threshold, Real) or not 0 <= threshold < 1:
-        raise FcamError(f"threshold is {threshold}, but a share of the map's maximum lies in [0, 1)")
-    return float(threshold)
 
 
 def _move(model: nn.Module, device: str | torch.device) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fcam import draw, panels
-from fcam.boxes import from_map, quantize
+from fcam.boxes import as_share, from_map, quantize
 
 BoxRule = Literal["largest", "all"]
 
@@ -51,6 +51,7 @@ class Prediction:
 
         A map that was refined or looked at closer was so for the threshold of its `Localizer`, and stays.
         """
+        threshold = as_share(threshold)
         mask, boxes = cut(self.cam, threshold, self.box_rule)
         return dataclasses.replace(self, mask=mask, boxes=boxes, threshold=threshold)
 
