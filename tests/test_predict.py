@@ -229,6 +229,8 @@ def test_baseline_is_the_cam_of_the_predicted_class_at_the_photos_size() -> None
     assert result.baseline.shape == (200, 300)
     assert result.baseline[60:150, 60:240].min() > 0.9 > 0.1 > result.baseline[:10, :10].max()
     assert result.panel(100).width > localizer()(image).panel(100).width
+    with pytest.raises(FcamError, match=r"height is 0\.5"):
+        result.panel(0.5)  # type: ignore[arg-type]
 
 
 def test_the_baseline_is_made_by_the_formula_of_training() -> None:
@@ -309,6 +311,8 @@ def test_output_that_is_not_finite_is_refused() -> None:
         {"size": "224x224"},
         {"batch_size": 0},
         {"batch_size": 2.5},
+        {"max_pixels": "10M"},
+        {"max_pixels": -1},
         {"boxes": "some"},
         {"dtype": "float32"},
         {"cam_method": "GradCAM", "with_cam": True},

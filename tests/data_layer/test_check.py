@@ -68,6 +68,9 @@ def faults(root: Path) -> dict[str, Callable[[], object]]:
         "test: images/test/00/0000.jpg is the same picture as images/train/00/0002.jpg of train": lambda: (
             Image.open(image / "train/00/0002.jpg").save(image / "test/00/0000.jpg", "PNG")
         ),
+        "is the same file as images/train/00/0000.jpg, but the one is stripe and the other ring": lambda: (
+            shutil.copy(image / "train/00/0000.jpg", image / "train/01/0000.jpg")
+        ),
         "images/train/00/0000.jpg is listed in train too": lambda: [
             edit(lists / "val" / f"{part}.txt", first_as(row))
             for part, row in (

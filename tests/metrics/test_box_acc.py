@@ -278,6 +278,7 @@ def test_conventions_differ_by_one_pixel() -> None:
     ("maps", "boxes", "message"),
     [
         (torch.zeros(2, 4, 4), [torch.zeros(1, 4, dtype=torch.int64)], "2 maps but 1 sets of boxes"),
+        (torch.zeros(2, 4, 4), None, "boxes is None; pass a list"),
         (torch.zeros(1, 4, 4), [torch.zeros(0, 4, dtype=torch.int64)], "map 0 of the batch has no true box"),
         (torch.zeros(1, 4, 4), [torch.zeros(4, dtype=torch.int64)], r"got shape \(4,\)"),
         (torch.zeros(1, 4, 4), [[]], "map 0 of the batch has no true box"),

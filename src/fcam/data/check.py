@@ -166,9 +166,9 @@ def _check_image(split: Split, image_id: str, seen: _Seen, report: Report) -> tu
     here = (split.name, image_id)
     same_file = seen.files.setdefault(hashlib.sha256(content).digest(), here)
     same_pixels = seen.pixels.setdefault(pixels, here)
-    _check_duplicate(here, same_file, "file", report)
+    _check_duplicate(split, image_id, same_file, "file", report)
     if same_file == here:
-        _check_duplicate(here, same_pixels, "picture", report)
+        _check_duplicate(split, image_id, same_pixels, "picture", report)
     listed = split.sizes.get(image_id)
     if listed is not None and listed != image.size:
         turned = split.exif and listed == image.size[::-1]
@@ -180,14 +180,23 @@ def _check_image(split: Split, image_id: str, seen: _Seen, report: Report) -> tu
     return image.size
 
 
-def _check_duplicate(here: tuple[str, str], first: tuple[str, str], what: str, report: Report) -> None:
-    """A copy in another split leaks what is tested into training; a copy in the same split is only odd."""
-    if first == here or first[1] == here[1]:
+def _check_duplicate(split: Split, image_id: str, first: tuple[str, str], what: str, report: Report) -> None:
+    """A copy in another split leaks what is tested into training, one in another class teaches both; others are only odd."""
+    where, other = first
+    if image_id == other:
         return
-    if first[0] != here[0]:
-        report.problems.append(f"{here[0]}: {here[1]} is the same {what} as {first[1]} of {first[0]}")
+    sentence = f"{split.name}: {image_id} is the same {what} as {other}"
+    if where != split.name:
+        report.problems.append(f"{sentence} of {where}")
+        return
+    place = split.image_ids.index
+    own, its = (split.classes[split.labels[place(one)]] for one in (image_id, other))
+    if own == its:
+        report.notes.append(sentence)
     else:
-        report.notes.append(f"{here[0]}: {here[1]} is the same {what} as {first[1]}")
+        report.problems.append(
+            f"{sentence}, but the one is {own} and the other {its}; keep that which is right"
+        )
 
 
 def _check_localization(

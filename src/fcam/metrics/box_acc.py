@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fcam.boxes import Convention, as_array, check_choice, plain_array
-from fcam.errors import FcamError
+from fcam.errors import FcamError, shown
 from fcam.metrics.sweep import sweep_all_contours, sweep_largest_contour
 from fcam.metrics.tally import Tally
 
@@ -59,6 +59,8 @@ def best_iou(
 
 def _flatten(boxes: Sequence[Tensor], count: int) -> tuple[np.ndarray, np.ndarray]:
     """Check the true boxes of a batch and lay them end to end: (M, 4) int64 and offsets (B + 1,)."""
+    if not hasattr(boxes, "__len__"):  # none, or a generator
+        raise FcamError(f"boxes is {shown(boxes)}; pass a list of one (n, 4) tensor per map")
     if len(boxes) != count:
         raise FcamError(f"{count} maps but {len(boxes)} sets of boxes; pass one (n, 4) tensor per map")
     arrays = []

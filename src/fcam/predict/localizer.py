@@ -12,7 +12,7 @@ import operator
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, SupportsIndex, cast, overload
 
 import numpy as np
@@ -148,6 +148,8 @@ class Localizer:
             )
         if not isinstance(self.batch_size, Integral) or self.batch_size < 1:
             raise FcamError(f"batch_size is {self.batch_size}; take 1 or more")
+        if self.max_pixels is not None and not (isinstance(self.max_pixels, Real) and self.max_pixels >= 1):
+            raise FcamError(f"max_pixels is {self.max_pixels!r}; take 1 or more, or None for no limit")
         if self.dtype not in DTYPES:
             raise FcamError(f"dtype is {self.dtype!r}; take torch.float32 or torch.bfloat16")
         if (self.with_cam or self.ways.of_class) and self.cam_method not in CLOSED_FORMS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from fcam import draw, panels
 from fcam.boxes import as_share, from_map, quantize
+from fcam.errors import FcamError
 
 BoxRule = Literal["largest", "all"]
 
@@ -74,7 +76,12 @@ class Prediction:
         )
 
     def panel(self, height: int = 320) -> Image.Image:
-        """Return photo, the classifier's CAM where there is one, F-CAM, and mask with boxes, side by side."""
+        """Return photo, the classifier's CAM where there is one, F-CAM, and mask with boxes, side by side.
+
+        Raises `FcamError` for a height that is no whole number of pixels.
+        """
+        if not isinstance(height, Integral) or height < 1:
+            raise FcamError(f"height is {height!r}; take 1 pixel or more")
         row = panels.side_by_side(self.photo, self.baseline, self.cam, self.mask, self.boxes)
         shown = [(p, t) for p, t in zip(row, panels.ROW_TITLES, strict=True) if p is not None]
         return panels.panel([[p for p, _ in shown]], [t for _, t in shown], [self.caption], height)
