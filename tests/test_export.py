@@ -277,7 +277,7 @@ def test_weights_beyond_the_format_are_refused(tiny: FCAM, tmp_path: Path, monke
         (["{model}", "--out", "folder.onnx"], "is a folder"),
         (["{model}", "--out", "m.onnx", "--photos", "nothing.jpg"], "nothing.jpg"),
         (["{model}", "--out", "m.pt2", "--photos", "file"], "cannot read image"),
-        (["{model}", "--out", "m.pt2", "--threshold", "1.5"], "threshold is 1.5"),
+        (["{model}", "--out", "m.pt2", "--threshold", "1.5"], "threshold must lie in [0, 1), got 1.5"),
         (["{model}", "--out", "m.pt2", "--size", "8"], "size is 8"),
     ],
 )

@@ -144,7 +144,8 @@ def test_f_cam_is_that_of_the_class_where_its_cam_has_a_part_in_it(
         np.testing.assert_allclose(shown(now).fcam.full.cam, expected.cam, atol=1e-6)
         assert shown(now).class_idx == shown(now).fcam.full.class_idx == index
         assert now.cut == (0.5 if way == "product" else 0.4), "the model names none for products"
-        assert f"F-CAM of class &lt;{index}&gt;" in screen.titles(now)[2]
+        part = " of" if way == "product" else ", filled for"
+        assert f"F-CAM{part} class &lt;{index}&gt;" in screen.titles(now)[2]
         seen = now
     mirrored = viewer.use_ways(seen, [way, "flip"])
     assert shown(mirrored).class_idx == second

@@ -195,7 +195,7 @@ def titles(session: Session) -> tuple[str, str, str]:
     """What stands above each of the three pictures."""
     if session.shown is None:
         return "", "", ""
-    return words.titles(session.shown.cam.full, session.method, session.shown.seen.localizer.ways.of_class)
+    return words.titles(session.shown.cam.full, session.method, session.shown.seen.localizer.ways)
 
 
 def headline(session: Session, models: Models) -> str:

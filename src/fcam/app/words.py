@@ -6,6 +6,7 @@ from html import escape
 
 from fcam.app.look import METHODS, Look
 from fcam.predict.prediction import Prediction
+from fcam.predict.ways import Ways
 
 SHOWN_BOXES = 12
 
@@ -30,9 +31,10 @@ def headline(seen: Look, untrained: bool = False) -> str:
     return f'<div class="fcam-headline"><div>{title}</div><small>{about}</small></div>{note}'
 
 
-def titles(cam: Prediction, method: str, of_class: bool = False) -> tuple[str, str, str]:
-    """What stands above the three pictures; with `of_class` F-CAM is one of the same class."""
-    fcam = f"F-CAM of {cam.label}" if of_class else "F-CAM"
+def titles(cam: Prediction, method: str, ways: Ways) -> tuple[str, str, str]:
+    """What stands above the three pictures, and what the class of the second has to do with the third."""
+    part = " of" if ways.product else ", filled for" if ways.fill else ""
+    fcam = f"F-CAM{part} {cam.label}" if part else "F-CAM"
     names = ("Mask and boxes", f"{METHODS[method]} of {cam.label}", fcam)
     first, second, third = (f'<h2 class="fcam-title">{escape(name)}</h2>' for name in names)
     return first, second, third
