@@ -190,7 +190,8 @@ class Scorecard:
         if metric == "top1":
             return 100 * self.top1.compute().item()
         if metric == "pxap":
-            return scores.pixels.best().get("pxap") if scores.pixels is not None else None
+            pixels = scores.pixels
+            return pixels.pxap.compute().item() if pixels is not None and pixels.pxap.objects() else None
         if scores.boxes is None:
             return None
         if metric == "max_box_acc_v2":

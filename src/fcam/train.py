@@ -230,8 +230,8 @@ def _evaluate_and_save(model: FCAM, config: TrainConfig, run: Run, accelerator: 
     """Write `metrics.json` for `test` (where there is one), and `model/` with the thresholds chosen on `val`."""
     model.metadata["training"] = config_to_dict(dataclasses.replace(config, out="", data="", resume=False))
     model.metadata["environment"] = environment(accelerator.device, config.precision)
-    model.metadata["thresholds"] = checkpoint.remembered_thresholds(run.model, model.state_dict())
     if accelerator.is_main_process:
+        model.metadata["thresholds"] = checkpoint.remembered_thresholds(run.model, model.state_dict())
         model.save_pretrained(run.model)  # whatever befalls the evaluation, the model is there
     split = next((name for name in ("test", "val") if name in splits(config.data)), None)
     report = evaluate(model, config.data, split, config.crop, _map_options(config)) if split else None

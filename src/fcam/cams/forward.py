@@ -292,9 +292,8 @@ class _AsWritten:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        if (
-            "torch._dynamo" not in sys.modules
-        ):  # which is slow to import, and without it nothing can be compiled
+        # Without the compiler nothing can be compiled, and its import is slow.
+        if "torch._dynamo" not in sys.modules:
             yield
             return
         with self._lock:

@@ -40,7 +40,7 @@ class Ways:
 
     @property
     def further(self) -> tuple[str, ...]:
-        """Those that the base is looked at or changed in further; it is what one look has seen."""
+        """Those that come on top of the base, which one plain look gives."""
         return tuple(name for name in self.on if name != "product")
 
     @property
