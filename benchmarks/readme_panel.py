@@ -1,4 +1,4 @@
-"""Draw docs/images/photos.jpg: photos the shipped model never learned from, CAM and F-CAM with `--fill --flip --refine --zoom`.
+"""Draw docs/images/photos.jpg: photos the shipped model never learned from, CAM and F-CAM in the ways of the README.
 
     python benchmarks/readme_panel.py
 
@@ -22,7 +22,7 @@ HEIGHT = 200
 
 def main() -> None:
     """One row per photo."""
-    localizer = fcam.Localizer(with_cam=True, fill=True, flip=True, refine=True, zoom=True)
+    localizer = fcam.Localizer(with_cam=True, fill=True, flip=True, refine=True, grabcut=True, zoom=True)
     rows, captions = [], []
     for name in NAMES:
         found = localizer(Image.fromarray(getattr(data, name)()))

@@ -149,7 +149,9 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_run, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("on", [("product",), ("fill",), ("flip", "refine"), ("product", "refine", "zoom")])
+@pytest.mark.parametrize(
+    "on", [("product",), ("fill",), ("flip", "refine"), ("grabcut",), ("product", "refine", "zoom")]
+)
 def test_an_evaluation_scores_what_predict_shows(
     run: Path, drawn_set: Path, on: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,7 +58,7 @@ def from_map(
         )
     levels = quantize(map[None])[0]
     height, width = levels.shape
-    found = contours(levels > int(threshold * int(levels.max())))
+    found = contours(levels > cut_level(levels, threshold))
     boxes, measure = found.boxes.astype(np.int64), found.areas
     if convention == "exact":
         # Listed latest start first; reversed, a stable sort resolves ties in favour of the topmost.
@@ -112,6 +112,11 @@ def quantize(maps: Tensor | np.ndarray) -> np.ndarray:
     if not _quantize(values.reshape(-1), levels.reshape(-1)):
         raise_for_values(values)
     return levels
+
+
+def cut_level(levels: np.ndarray, threshold: float) -> int:
+    """The level of a map's `quantize`d levels (H, W) above which they are foreground, at a share of their maximum."""
+    return int(threshold * int(levels.max()))
 
 
 def as_array(maps: Tensor | np.ndarray) -> np.ndarray:

@@ -114,7 +114,9 @@ def test_all_boxes_follow_the_rule(viewer: Viewer, session: Session) -> None:
     assert "boxes" in screen.details(every) or "1 box" in screen.details(every)
 
 
-@pytest.mark.parametrize("ways", [("flip",), ("refine",), ("zoom",), ("flip", "refine", "zoom")])
+@pytest.mark.parametrize(
+    "ways", [("flip",), ("refine",), ("grabcut",), ("zoom",), ("flip", "refine", "zoom")]
+)
 @pytest.mark.parametrize("rule", ["largest", "all"])
 def test_better_maps_are_those_of_predict_with_the_same_options(
     viewer: Viewer, session: Session, model: str, photo: Path, ways: tuple[str, ...], rule: BoxRule
@@ -154,6 +156,12 @@ def test_f_cam_is_that_of_the_class_where_its_cam_has_a_part_in_it(
     plain = viewer.use_ways(mirrored, [])
     assert screen.titles(plain)[2].endswith(">F-CAM</h2>")
     assert plain.cut == 0.4
+
+
+def test_grabcut_is_offered_where_there_is_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dict(screen.ways_here()).keys() == set(screen.WAYS.values())
+    monkeypatch.setattr(screen, "has_opencv", lambda: False)
+    assert set(screen.WAYS) - {way for _, way in screen.ways_here()} == {"grabcut"}
 
 
 def test_better_maps_are_saved_with_what_made_them(viewer: Viewer, session: Session, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import gradio as gr
 from fcam import __version__
 from fcam.app import viewer as screen
 from fcam.app.look import METHODS
-from fcam.app.viewer import WAYS, Session, Viewer
+from fcam.app.viewer import Session, Viewer, ways_here
 from fcam.app.words import WELCOME
 from fcam.errors import FcamError
 
@@ -103,8 +103,7 @@ def _choices(c: Controls, viewer: Viewer, first: Session, source: str) -> None:
         methods, value=first.method, label="CAM method", filterable=False, elem_id="method"
     )
     c.shown_class = gr.Dropdown([], label="CAM of the class", filterable=False, elem_id="class")
-    ways = [(title, name) for name, title in WAYS.items()]
-    c.ways = gr.CheckboxGroup(ways, value=list(first.ways), label="Better F-CAM", elem_id="ways")
+    c.ways = gr.CheckboxGroup(ways_here(), value=list(first.ways), label="Better F-CAM", elem_id="ways")
 
 
 def _results(c: Controls, first: Session) -> None:

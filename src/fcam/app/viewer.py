@@ -15,11 +15,25 @@ from fcam.app.look import Look, Models, class_map, look
 from fcam.app.view import View, contour, view
 from fcam.data.images import ImageError
 from fcam.errors import FcamError
+from fcam.grabcut import has_opencv
 from fcam.predict.prediction import BoxRule
 from fcam.predict.ways import Ways
 
-WAYS = {"flip": "Mirror", "refine": "Refine", "zoom": "Zoom", "fill": "Fill", "product": "This class only"}
+WAYS = {
+    "flip": "Mirror",
+    "refine": "Refine",
+    "grabcut": "GrabCut",
+    "zoom": "Zoom",
+    "fill": "Fill",
+    "product": "This class only",
+}
 """Ways to a better map, as `fcam predict` calls them, and what they are called on the page."""
+
+
+def ways_here() -> list[tuple[str, str]]:
+    """Those that can be taken here, as (what the page calls it, way): GrabCut where OpenCV is installed."""
+    return [(title, way) for way, title in WAYS.items() if way != "grabcut" or has_opencv()]
+
 
 Pictures = tuple[Image.Image | None, Image.Image | None, Image.Image | None]
 

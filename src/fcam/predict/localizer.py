@@ -27,6 +27,7 @@ from fcam.cams.closed_form import CLOSED_FORMS
 from fcam.data.images import MAX_PIXELS, open_image
 from fcam.errors import FcamError
 from fcam.folding import folded
+from fcam.grabcut import load_opencv
 from fcam.model import FCAM
 from fcam.model_card import card_size, card_threshold
 from fcam.precision import fast_dtype
@@ -58,6 +59,7 @@ class Localizer:
             sides that are multiples of 32, instead of the square it was trained on.
         flip: also show the network the mirrored photo and take the mean of both maps and of both logits, for twice the work.
         refine: let pixels of one colour agree on whether they are object, `fcam.refine.refine`, for sharper masks.
+        grabcut: cut the object out anew along the photo's edges, `fcam.grabcut.grabcut`; needs the extra "grabcut".
         zoom: look a second time at what the first look has found, cut out of the photo with a margin: better maps of
             objects that are small in the photo, for up to twice the work (more where `boxes` is "all").
         product: multiply the map by the CAM of the predicted class, or of `class_idx`: √(S · C), a map of that class. It has
@@ -82,6 +84,7 @@ class Localizer:
         keep_aspect: bool = False,
         flip: bool = False,
         refine: bool = False,
+        grabcut: bool = False,
         zoom: bool = False,
         product: bool = False,
         fill: bool = False,
@@ -114,7 +117,7 @@ class Localizer:
         self.device = next(self.model.parameters()).device
         self.dtype = fast_dtype(self.device) if dtype is None else dtype
         self.classes = self.model.classes
-        self.ways = Ways(flip=flip, refine=refine, zoom=zoom, product=product, fill=fill)
+        self.ways = Ways(flip=flip, refine=refine, grabcut=grabcut, zoom=zoom, product=product, fill=fill)
         self._asked = None if threshold is None else as_share(threshold)
         self.first_cut, self.threshold = self._cuts()
         self.size = card_size(card, model if loaded else "the model") if size is None else size
@@ -154,6 +157,8 @@ class Localizer:
             raise FcamError(f"dtype is {self.dtype!r}; take torch.float32 or torch.bfloat16")
         if (self.with_cam or self.ways.of_class) and self.cam_method not in CLOSED_FORMS:
             raise FcamError(f"cam_method is {self.cam_method!r}; take one of {', '.join(CLOSED_FORMS)}")
+        if self.ways.grabcut:
+            load_opencv()  # so that whoever lacks it hears so before any photo is looked at
         if self.box_rule not in ("largest", "all"):
             raise FcamError(f"boxes is {self.box_rule!r}; take 'largest' or 'all'")
 

@@ -11,6 +11,7 @@ from fcam import cams
 from fcam.cams.interpolate import enlarged
 from fcam.errors import FcamError
 from fcam.errors import cut as shortened
+from fcam.grabcut import grabcut
 from fcam.model import FCAM, FCAMOutput, foreground
 from fcam.predict.closer import Closer
 from fcam.predict.ways import Ways, filled, product
@@ -86,6 +87,8 @@ class Network:
             maps = product(maps, whole) if ways.product else maps
         if ways.refine:
             maps = refine(batch.float() / 255, maps, threshold)
+        if ways.grabcut:
+            maps = grabcut(images, maps, threshold)
         return Seen(logits, maps, looks[0].features[-1])
 
     def _forward(self, batch: Tensor) -> FCAMOutput:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fcam import draw, panels
-from fcam.boxes import as_share, from_map, quantize
+from fcam.boxes import as_share, cut_level, from_map, quantize
 from fcam.errors import FcamError
 
 BoxRule = Literal["largest", "all"]
@@ -96,9 +96,9 @@ def cut(
     holes give no boxes. Raises `FcamError` when `threshold` is not in [0, 1).
     """
     boxes = from_map(cam, threshold, rule=rule, convention="exact").numpy()
-    level = quantize(cam[None])[0]
+    levels = quantize(cam[None])[0]
     # from_map's boxes end at the last pixel; what users slice and draw with ends one past it.
-    return level > int(threshold * int(level.max())), boxes + np.array([0, 0, 1, 1])
+    return levels > cut_level(levels, threshold), boxes + np.array([0, 0, 1, 1])
 
 
 def to_size(map: Tensor, size: tuple[int, int]) -> NDArray[np.float32]:

@@ -20,6 +20,8 @@ class Ways:
     """Also look at the mirrored photo and take the mean of both maps: twice the work."""
     refine: bool = False
     """Refine the map along the photo's edges: sharper masks, about three times the work on a CPU."""
+    grabcut: bool = False
+    """Cut the object out anew along the photo's edges, by GrabCut: the best masks, and takes OpenCV (the extra grabcut)."""
     zoom: bool = False
     """Look again, closer, at what the first look has found: for objects that are small in the photo, up to twice the work."""
 
