@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,15 @@ def test_an_evaluation_scores_what_predict_shows(
         small = to_size(torch.from_numpy(seen.cam), (64, 64))
         accuracy.update(torch.from_numpy(small)[None], [item["boxes"]])
     assert accuracy.compute().item() == pytest.approx(row["max_box_acc"]["0.5"], abs=1e-4)
+
+
+def test_without_opencv_an_evaluation_ends_before_it_looks(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    monkeypatch.setattr("fcam.evaluate.evaluate_split", None)  # nobody gets there
+    assert main(["evaluate", str(run), "--workers", "0", "--refine", "--grabcut"]) == 2
+    assert 'pip install "fcam[grabcut]"' in capsys.readouterr().err
 
 
 def test_training_leaves_the_products_threshold(tiny_run: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fcam import threads
 from fcam.boxes import cut_level, quantize
 from fcam.errors import FcamError
 
@@ -69,7 +70,8 @@ def grabcut(images: Tensor, maps: Tensor, threshold: float) -> Tensor:
         )
     photos = images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
     before = maps.float().cpu()
-    cuts = [_cut_out(cv2, photo, map, threshold) for photo, map in zip(photos, before.numpy(), strict=True)]
+    pairs = zip(photos, before.numpy(), strict=True)
+    cuts = threads.run(lambda pair: _cut_out(cv2, *pair, threshold), pairs)
     return torch.from_numpy(np.stack(cuts)).to(maps.device) if cuts else before.to(maps.device)
 
 
@@ -87,7 +89,7 @@ def _cut_out(
     sides = np.where(object, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
     sides[object & (map >= np.quantile(map[object], 1 - SURE_OBJECT))] = cv2.GC_FGD
     sides[~object & (map <= np.quantile(map[~object], SURE_BACKGROUND))] = cv2.GC_BGD
-    cv2.setRNGSeed(0)  # its colours begin with k-means++
+    cv2.setRNGSeed(0)  # its colours begin with k-means++; each thread has random numbers of its own
     colours = np.zeros((2, 1, 65))
     cv2.grabCut(photo, sides, None, *colours, ITERATIONS, cv2.GC_INIT_WITH_MASK)
     object = np.isin(sides, (cv2.GC_FGD, cv2.GC_PR_FGD))
