@@ -52,7 +52,7 @@ def overlap(map: torch.Tensor, object: torch.Tensor, threshold: float) -> float:
 @pytest.mark.parametrize("highest", [1.0, 0.2])
 def test_the_border_lies_where_the_colours_change(threshold: float, highest: float) -> None:
     images, object = disc()
-    maps = blurred(object, 9, highest)
+    maps = blurred(object, 4, highest)
     assert overlap(maps[0], object, threshold) < 0.85
     found = grabcut(images, maps, threshold)
     assert overlap(found[0], object, threshold) > 0.97
@@ -60,6 +60,14 @@ def test_the_border_lies_where_the_colours_change(threshold: float, highest: flo
     assert found.dtype == torch.float32
     assert found.min() >= 0
     assert found.max() == maps.max()
+
+
+def test_an_object_grows_to_twice_its_pixels_at_most() -> None:
+    images, object = disc()
+    maps = blurred(object, 9)
+    before, after = (foreground_mask(m[0], 0.85) for m in (maps, grabcut(images, maps, 0.85)))
+    assert before.sum() < object.sum() / 2
+    assert before.sum() < after.sum() <= 2 * before.sum() + 1, "cut out freely it would be whole"
 
 
 def test_what_is_sure_changes_no_side() -> None:

@@ -16,8 +16,8 @@ from fcam.errors import FcamError
 
 SURE_OBJECT = 2 / 3
 """Share of the object's pixels, those with the highest values, that stay object whatever they look like."""
-SURE_BACKGROUND = 0.5
-"""Share of the background's pixels, those with the lowest values, that stay background."""
+UNSURE_BACKGROUND = 0.5
+"""Most of the background's pixels, as a share of them, that may become object; no more either than the object has."""
 ITERATIONS = 1
 """Times that colours are learned and the border is drawn; two and three gained nothing on `val`."""
 FEWEST = 25
@@ -44,9 +44,10 @@ def grabcut(images: Tensor, maps: Tensor, threshold: float) -> Tensor:
     """Cut each image's object out anew, so that its border lies where colours change, starting from maps cut at `threshold`.
 
     Each side gets five colours (a Gaussian mixture) and each unsure pixel goes where it fits better, at a price for borders
-    between like neighbours; a graph cut finds the border that costs least. The surest two thirds of the object and half of the
-    background cannot change sides. Nothing else is learned, and it is no part of the paper: Rother, Kolmogorov and Blake,
-    SIGGRAPH 2004, as OpenCV has it, with the map in place of the user's rectangle.
+    between like neighbours; a graph cut finds the border that costs least. The surest two thirds of the object cannot change
+    sides, nor can the surest of the background: all but as many pixels as the object has, half of them where it has more.
+    Nothing else is learned, and it is no part of the paper: Rother, Kolmogorov and Blake, SIGGRAPH 2004, as OpenCV has it,
+    with the map in place of the user's rectangle.
 
     Args:
         images: uint8 (B, 3, H, W), RGB, as the network saw them.
@@ -88,7 +89,8 @@ def _cut_out(
         return map
     sides = np.where(object, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
     sides[object & (map >= np.quantile(map[object], 1 - SURE_OBJECT))] = cv2.GC_FGD
-    sides[~object & (map <= np.quantile(map[~object], SURE_BACKGROUND))] = cv2.GC_BGD
+    unsure = min(UNSURE_BACKGROUND, object.sum() / (~object).sum())
+    sides[~object & (map <= np.quantile(map[~object], 1 - unsure))] = cv2.GC_BGD
     cv2.setRNGSeed(0)  # its colours begin with k-means++; each thread has random numbers of its own
     colours = np.zeros((2, 1, 65))
     cv2.grabCut(photo, sides, None, *colours, ITERATIONS, cv2.GC_INIT_WITH_MASK)
