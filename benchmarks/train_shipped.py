@@ -7,8 +7,9 @@
 One class-agnostic decoder for EfficientNet-Lite0 with its 1000 ImageNet classes, on the training images of all four sets
 together, and mosaics of them.
 Seeds come from the maps of each set's own F-CAM, which learned from image labels and reads the same frozen
-features; on `imagenette10`, where that F-CAM and its CAM find different objects, from the two together. No box and no
-mask teaches anything. The epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test`
+features; on `imagenette10`, where that F-CAM and its CAM find different objects, from the two together. The decoder then goes on with
+its own maps as teacher, refined and cut out along the photos' edges (`--sharpen`; needs the extra grabcut). No box and no
+mask of a data set teaches anything. The epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test`
 is read once, at the end. A finished training is not repeated, an interrupted one goes on.
 """
 
@@ -344,6 +345,7 @@ def main() -> None:
     parser.add_argument(
         "--mosaics", type=float, default=0.33, help="as in fcam train, beside those that are files"
     )
+    parser.add_argument("--sharpen", type=int, default=1, help="epochs, as in fcam train, by GrabCut")
     parser.add_argument("--split", default="test", choices=("val", "test"), help="what to measure on")
     parser.add_argument("--baselines", action="store_true", help="only measure the classifier's CAMs")
     parser.add_argument("--ship", action="store_true", help="write the decoder and its card into the package")
@@ -365,6 +367,7 @@ def main() -> None:
             start = teachers.joined(out / "joined")
             settings = config(out / "data", start, run, arguments.seed)
             settings = replace(settings, recolor=arguments.recolor, mosaics=arguments.mosaics)
+            settings = replace(settings, sharpen=arguments.sharpen, sharpen_by="grabcut")
             train(settings, teachers.seed_maps)
         trained = FCAM.from_pretrained(run)
         model.decoder.load_state_dict(trained.decoder.state_dict())

@@ -423,6 +423,8 @@ def test_resuming_on_other_classes_is_refused_and_writes_nothing(
         ({"workers": -1}, "--workers is -1"),
         ({"rounds": 0}, "--rounds is 0"),
         ({"rounds": 2, "loss": LossConfig(alpha=0)}, "--rounds 2 hands maps on by their seeds"),
+        ({"sharpen": -1}, "--sharpen is -1"),
+        ({"sharpen": 3, "loss": LossConfig(alpha=0)}, "--sharpen 3 hands maps on by their seeds"),
         ({"stage2": StageConfig(select="top1")}, "--stage2.select top1 cannot tell"),
         ({"loss": LossConfig(crf=float("nan"))}, "--loss.crf is nan"),
         ({"seeds": SeedConfig(n_minus=5)}, "--seeds.n-minus is 5"),
@@ -602,3 +604,39 @@ def test_a_scored_epoch_takes_the_place_of_one_that_could_not_be_scored():
         False,
         True,
     ]
+
+
+def test_sharpening_goes_on_with_the_decoders_own_sharper_maps(tiny_run, tiny_config, tmp_path, monkeypatch):
+    sharper = dataclasses.replace(tiny_config, sharpen=1, out=str(tmp_path / "sharper"))
+    run = Run(train(sharper))
+    assert [record["stage"] for record in run.records()] == [
+        *["classifier"] * 2,
+        *["decoder-round1"] * 2,
+        "decoder",
+    ]
+    first = run.load_state("decoder-round1")
+    assert first is not None
+    assert same(first["best_weights"], FCAM.from_pretrained(tiny_run).decoder.state_dict())
+    assert not same(weights(run.root), weights(tiny_run))
+    thresholds = FCAM.from_pretrained(tiny_run).metadata["thresholds"]["fcam"]
+    cuts = []
+    monkeypatch.setattr(
+        "fcam.stages.sharp_maps", lambda maps, threshold, by: cuts.append((threshold, by)) or maps
+    )
+    train(dataclasses.replace(sharper, sharpen_by="grabcut", out=str(tmp_path / "as it is")))
+    assert cuts == [(thresholds["max_box_acc"]["0.5"], "grabcut")]
+    monkeypatch.undo()
+
+    save = Run.save_state
+
+    def interrupted(self, stage, state):
+        save(self, stage, state)
+        if stage == "decoder-round1" and state["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    config = dataclasses.replace(sharper, out=str(tmp_path / "killed"))
+    monkeypatch.setattr(Run, "save_state", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    monkeypatch.undo()
+    assert same(weights(run.root), weights(train(dataclasses.replace(config, resume=True))))

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 CamMethod = Literal["cam", "gradcam", "gradcampp", "smoothgradcampp", "xgradcam", "layercam"]
 Precision = Literal["auto", "no", "bf16", "fp16"]
 SelectionMetric = Literal["max_box_acc", "max_box_acc_v2", "pxap", "top1"]
+Sharpener = Literal["refine", "grabcut"]
 EpochWindow = tuple[int, int]
 
 ALWAYS: EpochWindow = (0, -1)
@@ -206,6 +207,11 @@ class TrainConfig:
     rounds: Annotated[int, Within(1, 10)] = 1
     """Times that stage 2 runs: from the second on, a fresh decoder learns from seeds in the map of the one before instead of in
     the CAM (ours; the paper has one)."""
+    sharpen: Annotated[int, Within(0, 10_000)] = 0
+    """Epochs that the decoder goes on for after stage 2, learning from its own maps once these follow the photo's edges (ours;
+    the paper has none)."""
+    sharpen_by: Sharpener = "refine"
+    """What makes them follow the edges: refine, or refine and then grabcut, which needs OpenCV (the extra grabcut)."""
     mosaics: Annotated[float, Within(0, 10)] = 0.0
     """Mosaics that stage 2 adds to a batch, as a share of its images: four of them two by two, for objects that are small or
     not in the middle (ours; the paper has none)."""

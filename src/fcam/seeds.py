@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,6 +13,8 @@ from fcam.errors import FcamError
 
 IGNORE = -255
 LEVELS = 256
+SeedMaps = Callable[[Tensor, Sequence[Tensor], Tensor], Tensor]
+"""Maps to sample seeds in: images (B, 3, H, W), features f1..fD, labels (B,) -> (B, H, W) in [0, 1]."""
 
 
 def quantize(cams: Tensor) -> Tensor:

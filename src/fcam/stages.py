@@ -17,14 +17,13 @@ from fcam.errors import FcamError
 from fcam.folding import folded
 from fcam.losses import PixelAlignmentLoss
 from fcam.model import FCAM, foreground
+from fcam.model_card import DEFAULT_THRESHOLD
 from fcam.mosaics import draw_mosaics
 from fcam.recolor import recolored
-from fcam.seeds import sample_seeds
+from fcam.seeds import SeedMaps, sample_seeds
+from fcam.sharpen import sharp_maps, sharpening
 from fcam.start import trains_classifier
 from fcam.winograd import quick_convolutions
-
-SeedMaps = Callable[[Tensor, Sequence[Tensor], Tensor], Tensor]
-"""Maps to sample seeds in: images (B, 3, H, W), features f1..fD, labels (B,) -> (B, H, W) in [0, 1]."""
 
 
 class ClassifierStage(nn.Module):
@@ -149,21 +148,36 @@ class DecoderStage(nn.Module):
 Stage = ClassifierStage | DecoderStage
 
 
-def stages_of(model: FCAM, config: TrainConfig, seed_maps: SeedMaps | None = None) -> Iterator[Stage]:
-    """The stages of a run, each to be trained before the next is asked for; stage 2 once for each of `config.rounds`.
+def stages_of(
+    model: FCAM,
+    config: TrainConfig,
+    seed_maps: SeedMaps | None = None,
+    threshold: Callable[[], float] = lambda: DEFAULT_THRESHOLD,
+) -> Iterator[Stage]:
+    """The stages of a run, each to be trained before the next is asked for.
 
-    The decoder of a round starts as that of the first did, and the last one is the run's.
+    Stage 2 comes once for each of `config.rounds`, every time with the decoder as it was at first, and once more where
+    `config.sharpen` lets the last of them go on. "decoder" is the last of all, whose weights are the run's.
+
+    Args:
+        seed_maps: what the first round samples in, instead of the CAM.
+        threshold: where the decoder's map as it is now is cut; asked for before sharpening.
     """
     if trains_classifier(config):
         yield ClassifierStage(model, config)
     if config.stages == "classifier":
         return
     untrained = copy.deepcopy(model.decoder.state_dict())
-    for number in range(1, config.rounds):
-        yield DecoderStage(model, config, seed_maps, f"decoder-round{number}")
-        seed_maps = maps_of(model.decoder)
-        model.decoder.load_state_dict(untrained)
-    yield DecoderStage(model, config, seed_maps)
+    before = config.rounds - (not config.sharpen)
+    names = [*(f"decoder-round{number}" for number in range(1, before + 1)), "decoder"]
+    for number in range(config.rounds):
+        if number:
+            seed_maps = maps_of(model.decoder)
+            model.decoder.load_state_dict(untrained)
+        yield DecoderStage(model, config, seed_maps, names[number])
+    if config.sharpen:
+        teacher = sharp_maps(maps_of(model.decoder), threshold(), config.sharpen_by)
+        yield DecoderStage(model, sharpening(config), teacher)
 
 
 def maps_of(decoder: Decoder) -> SeedMaps:

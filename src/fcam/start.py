@@ -18,6 +18,7 @@ from fcam.data import EvalTransform, open_dataset
 from fcam.data.split import Split
 from fcam.decoder import Decoder, decoder_channels
 from fcam.errors import FcamError, shown
+from fcam.grabcut import load_opencv
 from fcam.losses.total import TERMS, terms_on
 from fcam.model import FCAM
 from fcam.progress import say
@@ -101,10 +102,14 @@ def _check_decoder_stage(config: TrainConfig) -> None:
             "--stage2.select top1 cannot tell the decoder's epochs apart, since the classifier is fixed; name a metric of the "
             "map, such as max_box_acc (without boxes and masks in val, the last epoch stands)"
         )
-    if config.rounds > 1 and not loss.alpha:
-        raise FcamError(
-            f"--rounds {config.rounds} hands maps on by their seeds, which --loss.alpha 0 turns off; drop one of the two"
-        )
+    for option, passes in (("rounds", config.rounds - 1), ("sharpen", config.sharpen)):
+        if passes and not loss.alpha:
+            raise FcamError(
+                f"--{option} {getattr(config, option)} hands maps on by their seeds, which --loss.alpha 0 turns off; "
+                "drop one of the two"
+            )
+    if config.sharpen and config.sharpen_by == "grabcut":
+        load_opencv()  # so that whoever lacks it hears so before anything is trained
     for name in ("mosaics", "recolor"):
         share = getattr(config, name)
         if share and not round(share * stage.batch_size):

@@ -28,13 +28,14 @@ from fcam.errors import FcamError
 from fcam.evaluate import evaluate, evaluate_split, has_truth_for
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
+from fcam.model_card import DEFAULT_THRESHOLD, card_threshold
 from fcam.optimization import Optimization, copy_of
 from fcam.origin import Origin
 from fcam.precision import resolve
 from fcam.processes import process_state
 from fcam.progress import say
 from fcam.run import Run, config_to_dict
-from fcam.scores import MASKS
+from fcam.scores import MASKS, Scorecard
 from fcam.split_maps import MapOptions
 from fcam.stages import SeedMaps, Stage, stages_of
 from fcam.start import build, check_classes, introduce, settle, trains_classifier
@@ -78,7 +79,7 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     accelerator.wait_for_everyone()
     if config.tensorboard:
         accelerator.init_trackers("tensorboard")
-    for stage in stages_of(model, config, seed_maps):
+    for stage in stages_of(model, config, seed_maps, lambda: _threshold(model, config)):
         train_stage(stage, model, config, run, accelerator)
     model.metadata["decoder_trained"] = config.stages != "classifier"
     model.metadata["method"], model.metadata["variant"] = config.method, config.variant
@@ -210,15 +211,28 @@ def _is_better(value: float | None, best: dict[str, Any] | None) -> bool:
 def _validate(model: FCAM, stage: Stage, config: TrainConfig) -> dict[str, float]:
     """Scores on `val` of the map that the stage shapes: the CAM in stage 1, F-CAM in stage 2."""
     kind = "cam" if stage.name == "classifier" else "fcam"
-    card = evaluate_split(
+    card = _score_val(model, config, kind, stage.settings.batch_size)
+    values = {name: card.value(kind, name) for name in get_args(SelectionMetric)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _threshold(model: FCAM, config: TrainConfig) -> float:
+    """Where F-CAM's map is best cut on `val`, or the usual threshold where `val` cannot tell."""
+    if not any(has_truth_for(metric, config.data) for metric in ("max_box_acc", "pxap")):
+        return DEFAULT_THRESHOLD
+    card = _score_val(model, config, "fcam", config.stage2.batch_size)
+    return card_threshold({"thresholds": card.thresholds()})
+
+
+def _score_val(model: FCAM, config: TrainConfig, kind: str, batch_size: int) -> Scorecard:
+    """Score one kind of map on `val`."""
+    return evaluate_split(
         model,
         open_dataset(config.data, "val", transform=EvalTransform(config.crop), localization=True),
         kinds=(kind,),
-        options=_map_options(config, batch_size=stage.settings.batch_size, precision=config.precision),
+        options=_map_options(config, batch_size=batch_size, precision=config.precision),
         title="validate",
     )
-    values = {name: card.value(kind, name) for name in get_args(SelectionMetric)}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _map_options(config: TrainConfig, **changes: Any) -> MapOptions:

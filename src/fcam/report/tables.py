@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fcam import paper_tables
 from fcam.report.collect import Group, papers_number
 from fcam.scores import IOU, TITLES
+from fcam.sharpen import sharpening
 from fcam.tables import (
     MAP_TITLES,
     METRIC_TITLES,
@@ -74,7 +75,8 @@ def classifiers(groups: Sequence[Group]) -> Table:
     for group in groups:
         for run in group.runs:
             row: list[Cell] = [run.name, group.label, str(run.config.seed)]
-            for stage, settings in (("classifier", run.config.stage1), ("decoder", run.config.stage2)):
+            last = sharpening(run.config).stage2 if run.config.sharpen else run.config.stage2
+            for stage, settings in (("classifier", run.config.stage1), ("decoder", last)):
                 best = run.selected(stage)
                 chosen = MISSING if best is None else f"{best['epoch']} of {settings.epochs}"
                 if best is not None and best.get("value") is not None:

@@ -214,6 +214,8 @@ def classifier_of(config: TrainConfig, out: Path) -> tuple[str, TrainConfig]:
         stage2=StageConfig(),
         model=dataclasses.replace(config.model, decoder_channels=None),
         rounds=1,
+        sharpen=0,
+        sharpen_by="refine",
         mosaics=0.0,
         recolor=0.0,
     )

@@ -1,0 +1,54 @@
+"""Sharpening: a trained decoder goes on with its own maps as teacher, once they follow the photo's edges; ours.
+
+What `fcam.refine` and `fcam.grabcut` make of a map is better than the map, and takes longer than the network. A decoder that
+learns it gives it in the one pass that it takes anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from fcam.config import ALWAYS, SeedConfig, Sharpener, TrainConfig
+from fcam.grabcut import grabcut
+from fcam.losses.total import TERMS
+from fcam.refine import refine
+from fcam.seeds import SeedMaps, quantize
+
+SEEDS = SeedConfig(
+    n_minus=0.05, foreground_pixels=50, background_pixels=50, erosion=1, erosion_iterations=0, dilation=1
+)
+"""Where both sides are known up to their border, seeds come from anywhere, and many of them. The background of a map of zeros
+and ones is one tie, so `n_minus` only keeps images that are nearly all object from lending it some."""
+
+
+def sharpening(config: TrainConfig) -> TrainConfig:
+    """The settings with which the decoder goes on: those of stage 2, but for its seeds, its epochs, and windows of them."""
+    loss = replace(config.loss, **{f"{name}_epochs": ALWAYS for name in TERMS.values()})
+    return replace(config, seeds=SEEDS, loss=loss, stage2=replace(config.stage2, epochs=config.sharpen))
+
+
+def sharp_maps(maps_of: SeedMaps, threshold: float, by: Sharpener = "refine") -> SeedMaps:
+    """Maps of zeros and ones to sample seeds in: a teacher's maps along the edges of their photos, cut at `threshold`.
+
+    Args:
+        maps_of: gives the teacher's maps.
+        threshold: share of a map's maximum, [0, 1), at which the teacher's object begins.
+        by: "refine" for `fcam.refine`, "grabcut" for that and `fcam.grabcut` after it, which needs OpenCV.
+    """
+
+    def seed_maps(images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
+        maps = refine(images, maps_of(images, features, labels), threshold)
+        if by == "grabcut":
+            maps = grabcut((images * 255).round().byte(), maps, threshold)
+        return _cut(maps, threshold)
+
+    return seed_maps
+
+
+def _cut(maps: Tensor, threshold: float) -> Tensor:
+    """Zeros and ones, (B, H, W) float: the masks that prediction would cut."""
+    levels = quantize(maps)
+    return (levels > (threshold * levels.amax((1, 2), keepdim=True)).long()).float()

@@ -1,0 +1,77 @@
+"""Sharpening: what a decoder goes on to learn from its own maps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from discs import blurred, disc
+from fcam.config import LossConfig, Sharpener, TrainConfig
+from fcam.losses.total import TERMS, terms_on
+from fcam.seeds import IGNORE, sample_seeds
+from fcam.sharpen import SEEDS, sharp_maps, sharpening
+
+THRESHOLD = 0.7
+
+
+def taught_by(maps: torch.Tensor, by: Sharpener, images: torch.Tensor) -> torch.Tensor:
+    teach = sharp_maps(lambda images, features, labels: maps, THRESHOLD, by)
+    return teach(images, [], torch.zeros(len(images), dtype=torch.int64))
+
+
+@pytest.mark.parametrize("by", ["refine", "grabcut"])
+def test_the_teachers_object_ends_where_the_photos_does(by: Sharpener) -> None:
+    if by == "grabcut":
+        pytest.importorskip("cv2")
+    images, object = disc()
+    maps = blurred(object, 4)
+    learned = taught_by(maps, by, images / 255)
+    assert learned.shape == maps.shape
+    assert set(learned.unique().tolist()) == {0.0, 1.0}
+
+    def overlap(mask: torch.Tensor) -> float:
+        return ((mask & object).sum() / (mask | object).sum()).item()
+
+    assert overlap(maps[0] > THRESHOLD) < 0.85
+    assert overlap(learned[0] == 1) > 0.95
+
+
+def test_seeds_come_from_both_sides_up_to_the_border() -> None:
+    object = disc()[1]
+    learned = object.float()[None].expand(40, -1, -1)
+    labels = sample_seeds(learned, SEEDS, torch.Generator().manual_seed(0))
+    assert (labels == 1).sum((1, 2)).tolist() == [SEEDS.foreground_pixels] * 40
+    assert (labels == 0).sum((1, 2)).tolist() == [SEEDS.background_pixels] * 40
+    assert ((labels == 1) <= object).all()
+    assert ((labels == 0) <= ~object).all()
+    inner = -torch.nn.functional.max_pool2d(-object.float()[None, None], 5, 1, 2)[0, 0] > 0
+    outer = torch.nn.functional.max_pool2d(object.float()[None, None], 5, 1, 2)[0, 0] > 0
+    assert ((labels == 1) & object & ~inner).any()
+    assert ((labels == 0) & outer & ~object).any()
+
+
+def test_a_map_without_information_teaches_nothing() -> None:
+    images, _ = disc()
+    for value in (0.0, 0.4, 1.0):
+        learned = taught_by(torch.full((1, 96, 96), value), "refine", images / 255)
+        assert (sample_seeds(learned, SEEDS) == IGNORE).all()
+
+
+def test_a_photo_that_is_nearly_all_object_lends_little_of_it_to_the_background() -> None:
+    learned = torch.ones(1, 96, 96)
+    learned[:, 0] = 0  # a hundredth of it
+    labels = sample_seeds(learned, SEEDS, torch.Generator().manual_seed(0))
+    assert (labels == 1).sum() > 40
+    assert (labels == 0).sum() <= SEEDS.background_pixels
+
+
+def test_every_term_is_on_from_the_first_epoch_to_the_last() -> None:
+    windows = LossConfig(crf_epochs=(5, -1), size_epochs=(1, 2), alpha_epochs=(9, 12))
+    before = TrainConfig(loss=windows, sharpen=3)
+    config = sharpening(before)
+    assert config.stage2 == dataclasses.replace(before.stage2, epochs=3)
+    assert all(set(terms_on(config.loss, epoch)) == set(terms_on(LossConfig(), 1)) for epoch in (1, 2, 3))
+    weights = {name: getattr(config.loss, name) for name in TERMS.values()}
+    assert weights == {name: getattr(windows, name) for name in TERMS.values()}
