@@ -7,10 +7,10 @@
 One class-agnostic decoder for EfficientNet-Lite0 with its 1000 ImageNet classes, on the training images of all four sets
 together, and mosaics of them.
 Seeds come from the maps of each set's own F-CAM, which learned from image labels and reads the same frozen
-features; on `imagenette10`, where that F-CAM and its CAM find different objects, from the two together. The decoder then goes on with
-its own maps as teacher, refined and cut out along the photos' edges (`--sharpen`; needs the extra grabcut). No box and no
-mask of a data set teaches anything. The epoch, and everything else that was chosen, is chosen on the four `val` splits together; `test`
-is read once, at the end. A finished training is not repeated, an interrupted one goes on.
+features; on `imagenette10`, where that F-CAM and its CAM find different objects, from the two together. The decoder then
+goes on with its own maps as teacher, refined and cut out along the photos' edges (`--sharpen`, which needs the extra grabcut).
+No box and no mask of a data set teaches anything. The epoch, and everything else that was chosen, is chosen on the four `val`
+splits together; `test` is read once, at the end. A finished training is not repeated, an interrupted one goes on.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from fcam.cams import center_gaussian, interpolated, normalize
 from fcam.config import ModelConfig, OptimizerConfig, SeedConfig, StageConfig, TrainConfig
 from fcam.data import EvalTransform, collate, open_dataset
 from fcam.errors import FcamError
+from fcam.evaluate import evaluate
 from fcam.heads import LinearHead
 from fcam.model import FCAM, foreground
 from fcam.progress import say
@@ -174,12 +175,12 @@ def relabel(
     files.write_text(root / "classes.txt", "".join(f"{name}\n" for name in classes))
 
 
-def merge(roots: dict[str, Path], classes: list[str], root: Path) -> None:
+def merge(roots: dict[str, Path], classes: list[str], root: Path, splits: Sequence[str] = SPLITS) -> None:
     """Write `root`: one data set whose image ids begin with the set's name, at most `MOST` training images of each."""
     if (root / "classes.txt").exists():
         return
     root.mkdir(parents=True, exist_ok=True)
-    for split in SPLITS:
+    for split in splits:
         for name, lines in _prefixed(roots, split):
             files.write_text(root / "metadata" / split / name, lines)
     for name, source in roots.items():
@@ -259,7 +260,7 @@ def config(data: Path, classifier: Path, out: Path, seed: int) -> TrainConfig:
 
 
 @torch.inference_mode()
-def sharpen(model: FCAM, roots: dict[str, Path]) -> None:
+def make_sure(model: FCAM, roots: dict[str, Path]) -> None:
     """Give the logits the factor with which the first class is as probable, on average over `val`, as in the network as it is.
 
     Without its last stride the network averages over more positions and is unsure of everything; no label is needed here.
@@ -281,6 +282,12 @@ def sharpen(model: FCAM, roots: dict[str, Path]) -> None:
         low, high = (scale, high) if (scale * raw).softmax(1).amax(1).mean() < wanted else (low, scale)
     head.scale = round(low, 2)
     say(f"first class {wanted:.3f} probable on average; scale of the logits {head.scale}")
+
+
+def note_thresholds(model: FCAM, roots: dict[str, Path], root: Path) -> None:
+    """Note where boxes of `val` cut maps best, with the CAM of the class ranked first, as in prediction; `root` is written."""
+    merge(roots, imagenet_classes(), root, ["val"])
+    evaluate(model, str(root), "val", SIZE)
 
 
 @torch.inference_mode()
@@ -373,7 +380,8 @@ def main() -> None:
         model.decoder.load_state_dict(trained.decoder.state_dict())
         model.metadata |= trained.metadata
         model.eval()
-    sharpen(model, roots)
+    make_sure(model, roots)
+    note_thresholds(model, roots, out / "predicted")
     results = measure(model, roots, arguments.split)
     files.write_json(run / f"shipped-{arguments.split}.json", results)
     print(table(results))

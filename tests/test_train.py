@@ -563,12 +563,27 @@ def test_schedule_of_the_reference():
     assert StageConfig().optimizer.momentum == 0.9
 
 
-def test_a_compiled_run_ends_with_the_same_model(tiny_run, tiny_config, tmp_path, monkeypatch):
-    compiled, traced = torch.compile, []
-    # The tracing is what can fail on our code; generating machine code for it would take a minute here.
+@pytest.fixture
+def traced(monkeypatch) -> list[torch.nn.Module]:
+    """Modules that were compiled. The tracing is what can fail on our code; making machine code of it would take a minute."""
+    compiled, found = torch.compile, []
     monkeypatch.setattr(
-        torch, "compile", lambda module: (traced.append(module), compiled(module, backend="eager"))[1]
+        torch, "compile", lambda module: (found.append(module), compiled(module, backend="eager"))[1]
     )
+    return found
+
+
+@pytest.mark.parametrize("by", ["refine", "grabcut"])
+def test_a_compiled_stage_is_sharpened_too(tiny_config, tmp_path, traced, by):
+    if by == "grabcut":
+        pytest.importorskip("cv2")
+    one = dataclasses.replace(tiny_config.stage2, epochs=1)
+    config = dataclasses.replace(tiny_config, stage1=one, stage2=one, sharpen=1, sharpen_by=by, compile=True)
+    assert (train(dataclasses.replace(config, out=str(tmp_path / "run"))) / "metrics.json").exists()
+    assert len(traced) == 3
+
+
+def test_a_compiled_run_ends_with_the_same_model(tiny_run, tiny_config, tmp_path, traced):
     run = train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), compile=True))
     assert len(traced) == 2
     first, second = weights(tiny_run), weights(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -131,20 +131,26 @@ class DecoderStage(nn.Module):
         self, images: Tensor, features: Sequence[Tensor], labels: Tensor, generator: torch.Generator | None
     ) -> Tensor:
         if self.seed_maps is not None:
-            with torch.no_grad():
-                maps = self.seed_maps(images, features, labels)
-            if maps.shape != (len(images), *images.shape[-2:]):
-                raise FcamError(
-                    f"seed_maps returned shape {tuple(maps.shape)} for images of shape {tuple(images.shape)}; "
-                    "one map (H, W) for each image is needed"
-                )
-            return maps
+            return _untraced(self.seed_maps, images, features, labels)
         method, variant = self.config.method, self.config.variant
         return cams.interpolated(
             self.model.classifier, images, features[-1], labels, method, variant, generator
         )
 
 
+@torch.no_grad()
+def _given(seed_maps: SeedMaps, images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
+    maps = seed_maps(images, features, labels)
+    if maps.shape != (len(images), *images.shape[-2:]):
+        raise FcamError(
+            f"seed_maps returned shape {tuple(maps.shape)} for images of shape {tuple(images.shape)}; "
+            "one map (H, W) for each image is needed"
+        )
+    return maps
+
+
+# Somebody's own code, or a filter's, which torch.compile need not follow.
+_untraced = cast(Callable[..., Tensor], torch.compiler.disable(_given))
 Stage = ClassifierStage | DecoderStage
 
 
