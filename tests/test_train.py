@@ -638,8 +638,10 @@ def test_sharpening_goes_on_with_the_decoders_own_sharper_maps(tiny_run, tiny_co
     monkeypatch.setattr(
         "fcam.stages.sharp_maps", lambda maps, threshold, by: cuts.append((threshold, by)) or maps
     )
-    train(dataclasses.replace(sharper, sharpen_by="grabcut", out=str(tmp_path / "as it is")))
-    assert cuts == [(thresholds["max_box_acc"]["0.5"], "grabcut")]
+    train(dataclasses.replace(sharper, sharpen_by="grabcut", out=str(tmp_path / "as val says")))
+    monkeypatch.setattr("fcam.train.has_truth_for", lambda metric, root: False)
+    train(dataclasses.replace(sharper, out=str(tmp_path / "val says nothing")))
+    assert cuts == [(thresholds["max_box_acc"]["0.5"], "grabcut"), (0.5, "refine")]
     monkeypatch.undo()
 
     save = Run.save_state
