@@ -381,7 +381,8 @@ def main() -> None:
         model.metadata |= trained.metadata
         model.eval()
     make_sure(model, roots)
-    note_thresholds(model, roots, out / "predicted")
+    if not arguments.baselines:
+        note_thresholds(model, roots, out / "predicted")
     results = measure(model, roots, arguments.split)
     files.write_json(run / f"shipped-{arguments.split}.json", results)
     print(table(results))

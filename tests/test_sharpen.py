@@ -23,8 +23,6 @@ def taught_by(maps: torch.Tensor, by: Sharpener, images: torch.Tensor) -> torch.
 
 @pytest.mark.parametrize("by", ["refine", "grabcut"])
 def test_the_teachers_object_ends_where_the_photos_does(by: Sharpener) -> None:
-    if by == "grabcut":
-        pytest.importorskip("cv2")
     images, object = disc()
     maps = blurred(object, 4)
     learned = taught_by(maps, by, images / 255)

@@ -575,8 +575,6 @@ def traced(monkeypatch) -> list[torch.nn.Module]:
 
 @pytest.mark.parametrize("by", ["refine", "grabcut"])
 def test_a_compiled_stage_is_sharpened_too(tiny_config, tmp_path, traced, by):
-    if by == "grabcut":
-        pytest.importorskip("cv2")
     one = dataclasses.replace(tiny_config.stage2, epochs=1)
     config = dataclasses.replace(tiny_config, stage1=one, stage2=one, sharpen=1, sharpen_by=by, compile=True)
     assert (train(dataclasses.replace(config, out=str(tmp_path / "run"))) / "metrics.json").exists()
