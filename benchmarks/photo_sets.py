@@ -1,11 +1,14 @@
 """Train and evaluate F-CAM on the four small photo sets, several seeds, and fill in docs/results.md.
 
     python benchmarks/photo_sets.py --data ../shared/data --out runs/photo_sets
-    python benchmarks/photo_sets.py --data ... --out ... --sets cub10 --seeds 0 1 2
+    python benchmarks/photo_sets.py --data ... --out ... --sets cub10 cub10-slow --seeds 0 1 2
+
+Each set is trained by its recipe, and the decoder then sharpened. `cub10-slow` is cub10 on a classifier whose head learned at a
+tenth of the recipe's rate, for a few epochs: one whose CAM is weak.
 
 Every choice (recipe, epoch, threshold carried over) is made on val; test is read once, at the end of each run. A run that is
 finished is not repeated, one that was interrupted goes on, so the command may be stopped and given again. Only runs of the
-present recipe enter the table.
+present recipe enter the table. Sharpening needs the extra grabcut.
 """
 
 from __future__ import annotations
@@ -23,35 +26,45 @@ from fcam import files
 from fcam.config import TrainConfig
 from fcam.errors import FcamError
 from fcam.recipes import recipe
-from fcam.run import config_to_dict, load_config
+from fcam.sweep.execute import is_finished
 from fcam.train import train
 
 HEADLINE = {"cub10": "max_box_acc", "butterfly10": "pxap", "pets3": "pxap", "imagenette10": "max_box_acc"}
 """The sets, and the metric that each is judged by."""
 NAMES = {"max_box_acc": "MaxBoxAcc @0.5", "pxap": "PxAP"}
+SLOW = "-slow"
+"""What the name of a row ends with whose classifier's head learned slowly."""
+ROWS = ["cub10", f"cub10{SLOW}", "butterfly10", "pets3", "imagenette10"]
 SEEDS = [0, 1, 2]
+SHARPEN = 3
+"""Epochs of sharpening."""
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results.md"
 
 
-def settings(data_set: str, method: str, seed: int, data: Path, out: Path) -> TrainConfig:
+def settings(row: str, method: str, seed: int, data: Path, out: Path) -> TrainConfig:
     """Configuration of one run."""
-    folder = out / f"{data_set}-{method}-{seed}"
+    data_set = row.removesuffix(SLOW)
+    config = recipe(f"{data_set}-lite0-{method}")
+    if row != data_set:
+        optimizer = dataclasses.replace(
+            config.stage1.optimizer, late_ratio=config.stage1.optimizer.late_ratio / 10
+        )
+        config = dataclasses.replace(config, stage1=dataclasses.replace(config.stage1, optimizer=optimizer))
+    folder = out / f"{row}-{method}-{seed}"
+    return dataclasses.replace(config, data=str(data / data_set), out=str(folder), seed=seed, resume=True)
+
+
+def sharpened(config: TrainConfig) -> TrainConfig:
+    """Configuration of the run in which the decoder of another one goes on with its own sharper maps."""
     return dataclasses.replace(
-        recipe(f"{data_set}-lite0-{method}"),
-        data=str(data / data_set),
-        out=str(folder),
-        seed=seed,
-        resume=True,
+        config,
+        out=f"{config.out}-sharpened",
+        stages="decoder",
+        decoder_from=config.out,
+        stage2=dataclasses.replace(config.stage2, epochs=0),
+        sharpen=SHARPEN,
+        sharpen_by="grabcut",
     )
-
-
-def is_of(config: TrainConfig) -> bool:
-    """Whether the run of `config` is finished and was made with the present recipe."""
-    if not (Path(config.out) / "metrics.json").exists():
-        return False
-    free = {"data", "out", "workers", "resume", "name", "compile", "tensorboard"}
-    now, then = config_to_dict(config), config_to_dict(load_config(config.out))
-    return all(then[name] == now[name] for name in now if name not in free)
 
 
 def number(map: dict[str, Any], metric: str) -> float:
@@ -71,16 +84,20 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean:.1f}" if len(values) < 2 else f"{mean:.1f} ± {statistics.stdev(values):.1f}"
 
 
-def row(data_set: str, method: str, configs: Sequence[TrainConfig]) -> str:
+def row(name: str, method: str, configs: Sequence[TrainConfig]) -> str:
     """One line of the table."""
-    metric = HEADLINE[data_set]
+    metric = HEADLINE[name.removesuffix(SLOW)]
+    stages = [configs, [sharpened(config) for config in configs]]
+    stages = [own for own in stages if all(map(is_finished, own))]
     found = reports(configs)
-    cam, fcam = ([number(r["maps"][kind], metric) for r in found] for kind in ("cam", "fcam"))
-    gain = spread([b - a for a, b in zip(cam, fcam, strict=True)])
-    top1 = spread([r["classification"]["top1"] for r in found])
-    minutes = statistics.fmean(sum(e["seconds"] for e in log(c)) / 60 for c in configs)
-    seeds = ", ".join(str(c.seed) for c in configs)
-    cells = [data_set, method, NAMES[metric], spread(cam), spread(fcam), gain, top1, seeds, f"{minutes:.0f}"]
+    cam = [number(r["maps"]["cam"], metric) for r in found]
+    cells = [name, method, NAMES[metric], spread(cam)]
+    for own in stages:
+        fcam = [number(r["maps"]["fcam"], metric) for r in reports(own)]
+        cells += [spread(fcam), spread([b - a for a, b in zip(cam, fcam, strict=True)])]
+    cells += ["-", "-"] * (2 - len(stages))
+    cells += [spread([r["classification"]["top1"] for r in found]), ", ".join(str(c.seed) for c in configs)]
+    cells.append(" + ".join(f"{statistics.fmean(map(minutes, own)):.0f}" for own in stages))
     return "| " + " | ".join(cells) + " |"
 
 
@@ -94,12 +111,25 @@ def threshold_row(data_set: str, configs: Sequence[TrainConfig]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def log(config: TrainConfig) -> list[dict[str, Any]]:
-    """Epochs of a run."""
-    return [json.loads(line) for line in (Path(config.out) / "log.jsonl").read_text().splitlines()]
+def minutes(config: TrainConfig) -> float:
+    """How long the epochs of a run took, without validation."""
+    lines = (Path(config.out) / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return sum(json.loads(line)["seconds"] for line in lines) / 60
 
 
-HEAD = ("set", "CAM method", "metric", "CAM", "F-CAM", "gain", "top-1", "seeds", "minutes of training")
+HEAD = (
+    "set",
+    "CAM method",
+    "metric",
+    "CAM",
+    "F-CAM",
+    "gain",
+    "sharpened",
+    "gain",
+    "top-1",
+    "seeds",
+    "minutes",
+)
 THRESHOLD_HEAD = ("set", "CAM, best", "CAM, from val", "F-CAM, best", "F-CAM, from val")
 
 
@@ -115,6 +145,15 @@ def insert(page: Path, mark: str, text: str) -> None:
     files.write_text(page, f"{before}<!-- {mark} -->\n{text}\n<!-- end -->{after}")
 
 
+def run(config: TrainConfig) -> None:
+    """Train what is not finished, and say why where that fails; the others go on."""
+    try:
+        if not is_finished(config):
+            train(config)
+    except FcamError as error:
+        print(f"{config.out}: {error}")
+
+
 def main() -> None:
     """Run what is missing, then write the table."""
     parser = argparse.ArgumentParser(
@@ -122,29 +161,26 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the sets")
     parser.add_argument("--out", type=Path, default=Path("runs/photo_sets"))
-    parser.add_argument("--sets", nargs="+", default=list(HEADLINE))
+    parser.add_argument("--sets", nargs="+", default=ROWS, choices=ROWS)
     parser.add_argument("--methods", nargs="+", default=["cam"])
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--table-only", action="store_true", help="only collect what is finished")
     arguments = parser.parse_args()
     out: Path = arguments.out
 
-    def configs(data_set: str, method: str, seeds: Iterable[int]) -> list[TrainConfig]:
-        return [settings(data_set, method, seed, arguments.data, out) for seed in seeds]
+    def configs(name: str, method: str, seeds: Iterable[int]) -> list[TrainConfig]:
+        return [settings(name, method, seed, arguments.data, out) for seed in seeds]
 
-    for data_set, method in product(arguments.sets, arguments.methods) if not arguments.table_only else []:
-        for config in configs(data_set, method, arguments.seeds):
-            if not is_of(config):
-                try:
-                    train(config)
-                except FcamError as error:
-                    print(f"{config.out}: {error}")
+    for name, method in product(arguments.sets, arguments.methods) if not arguments.table_only else []:
+        for first in configs(name, method, arguments.seeds):
+            run(first)
+            run(sharpened(first))
     # Whatever is finished stands in the tables, also what was not asked for this time.
     rows, thresholds = [], []
-    for data_set, method in product(HEADLINE, arguments.methods):
-        done = [c for c in configs(data_set, method, sorted({*SEEDS, *arguments.seeds})) if is_of(c)]
-        rows += [row(data_set, method, done)] if done else []
-        thresholds += [threshold_row(data_set, done)] if done and method == "cam" else []
+    for name, method in product(ROWS, arguments.methods):
+        done = [c for c in configs(name, method, sorted({*SEEDS, *arguments.seeds})) if is_finished(c)]
+        rows += [row(name, method, done)] if done else []
+        thresholds += [threshold_row(name, done)] if done and method == "cam" and name in HEADLINE else []
     print(table(HEAD, rows))
     if RESULTS.exists() and rows:
         insert(RESULTS, "photo_sets", table(HEAD, rows))

@@ -20,8 +20,9 @@ from fcam.data.synthetic import class_names
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.run import load_config
+from fcam.settings import settle
 from fcam.start import build as start
-from fcam.start import outputs_of, settle
+from fcam.start import outputs_of
 from fcam.train import train
 
 CODE = """

@@ -26,8 +26,8 @@ from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.optimization import learning_rate
 from fcam.run import Run, load_config
+from fcam.settings import settle
 from fcam.stages import ClassifierStage, DecoderStage, maps_of
-from fcam.start import settle
 from fcam.train import _is_better, train
 from launched import in_two_processes
 

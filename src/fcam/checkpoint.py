@@ -9,7 +9,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -24,6 +24,8 @@ from fcam.files import write_bytes, write_json
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 FORMAT = 1
+Part = Literal["classifier", "decoder"]
+"""What the names of a model's weights begin with."""
 
 
 def write(folder: str | Path, config: dict[str, Any], state: dict[str, Tensor]) -> None:
@@ -111,15 +113,25 @@ def remembered_thresholds(folder: Path, state: Mapping[str, Tensor]) -> dict[str
     return _dict(_dict(config.get("metadata")).get("thresholds"))
 
 
-def classifier_digest(source: str | Path) -> str:
-    """SHA-256 of the classifier's weights in the model of `source` (see `resolve`), wherever it lies and whatever its decoder;
+def part_digest(source: str | Path, part: Part) -> str:
+    """SHA-256 of the weights of one part of the model of `source` (see `resolve`), wherever it lies and whatever the other;
     where the classifier is a library's, of all that is stored.
 
     Raises `FcamError` as `read` does.
     """
     _, state = read(resolve(source))
-    own = {name: value for name, value in state.items() if name.startswith("classifier.")}
+    own = {name: value for name, value in state.items() if name.startswith(f"{part}.")}
     return weights_digest(own or state)
+
+
+def decoder_weights(source: str | Path) -> dict[str, Tensor]:
+    """Weights of the decoder in the model of `source` (see `resolve`), by their names in it, whether or not the classifier is
+    stored beside them; raises `FcamError` as `read` does.
+    """
+    _, state = read(resolve(source))
+    prefix = "decoder."
+    named = {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
+    return named or state
 
 
 def weights_digest(state: Mapping[str, Any]) -> str:

@@ -183,6 +183,9 @@ class TrainConfig:
     stages: Literal["both", "classifier", "decoder"] = "both"
     classifier_from: str = ""
     """Run or model folder whose classifier stage 2 starts from instead of training one."""
+    decoder_from: str = ""
+    """Run, model folder or model that comes along whose decoder stage 2 goes on with instead of a fresh one; with --stages
+    decoder its classifier is taken too unless another is named (ours)."""
     classifier: str = ""
     """Your trained classifier: torchvision:NAME, timm:NAME or module.path:factory; only the decoder is trained on it."""
     weights: str = ""

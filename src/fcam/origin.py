@@ -8,12 +8,16 @@ import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from fcam import files
+from fcam.checkpoint import Part
 from fcam.data import open_dataset
 from fcam.errors import FcamError, cut, shown
 
 FILE = "origin.json"
+PARTS: tuple[Part, ...] = get_args(Part)
+"""Of each, `PART_from` of a run's settings names where it lies, and the origin holds a digest."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +28,12 @@ class Origin:
         classes: class names of the data, in label order; () where the run is older than this file.
         classifier: digest of the weights of `classifier_from`, or of those and the outputs of `classifier`; "" where there is
             neither, or the run is older than this.
+        decoder: digest of the decoder's weights of `decoder_from`; "" where there is none.
     """
 
     classes: tuple[str, ...] = ()
     classifier: str = ""
+    decoder: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> Origin:
@@ -37,7 +43,8 @@ class Origin:
             return cls()
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            return cls(tuple(map(str, found["classes"])), str(found["classifier"]))
+            classes, decoder = tuple(map(str, found["classes"])), str(found.get("decoder", ""))
+            return cls(classes, str(found["classifier"]), decoder)
         except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
             raise FcamError(
                 f"{path} is damaged ({cut(error)}); restore it, or delete it to go on unchecked"

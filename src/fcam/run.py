@@ -18,7 +18,7 @@ import yaml
 from fcam import files
 from fcam.config import TrainConfig
 from fcam.errors import FcamError, cut, shown
-from fcam.origin import Origin, origin_of
+from fcam.origin import PARTS, Origin, origin_of
 
 FREE_TO_CHANGE = {"resume", "workers", "out", "data", "compile", "tensorboard", "name"}
 """Fields that a resumed run may change: they do not move the result."""
@@ -132,8 +132,9 @@ class Run:
         """Raise `FcamError` where the run was started with something else that moves the result."""
         before, now = config_to_dict(load_config(self.root)), config_to_dict(config)
         began = origin_of(self.root, before["data"])
-        weights_tell = began.classifier and origin.classifier  # and not the path
-        free = FREE_TO_CHANGE | ({"classifier_from"} if weights_tell else set())
+        # Known by their weights, and not by the path.
+        parts = [part for part in PARTS if getattr(began, part) and getattr(origin, part)]
+        free = FREE_TO_CHANGE | {f"{part}_from" for part in parts}
         for name in now:
             if name not in free and (changed := _difference(before[name], now[name], name)):
                 field, old, new = changed
@@ -146,13 +147,15 @@ class Run:
                 f"{self.root} was started with other classes than {config.data} has: {other}; resume with data of the same "
                 "classes, or choose another --out"
             )
-        if weights_tell and began.classifier != origin.classifier:
-            given = f"{config.classifier} is, with its weights and the order of its outputs,"
-            source = f"{config.classifier_from} holds" if config.classifier_from else given
-            raise FcamError(
-                f"{self.root} was started on another classifier than {source} now (SHA-256 of its "
-                f"weights {began.classifier[:12]}, now {origin.classifier[:12]}); resume with the same, or choose another --out"
-            )
+        for part in parts:
+            old, new = getattr(began, part), getattr(origin, part)
+            if old != new:
+                given = f"{config.classifier} is, with its weights and the order of its outputs,"
+                path = getattr(config, f"{part}_from")
+                raise FcamError(
+                    f"{self.root} was started on another {part} than {f'{path} holds' if path else given} now (SHA-256 of its "
+                    f"weights {old[:12]}, now {new[:12]}); resume with the same, or choose another --out"
+                )
 
     def _write(self, config: TrainConfig, origin: Origin | None) -> None:
         text = yaml.safe_dump(config_to_dict(config), sort_keys=False)

@@ -21,8 +21,8 @@ from fcam.model_card import DEFAULT_THRESHOLD
 from fcam.mosaics import draw_mosaics
 from fcam.recolor import recolored
 from fcam.seeds import SeedMaps, sample_seeds
+from fcam.settings import sharpens_only, trains_classifier
 from fcam.sharpen import sharp_maps, sharpening
-from fcam.start import trains_classifier
 from fcam.winograd import quick_convolutions
 
 
@@ -163,7 +163,8 @@ def stages_of(
     """The stages of a run, each to be trained before the next is asked for.
 
     Stage 2 comes once for each of `config.rounds`, every time with the decoder as it was at first, and once more where
-    `config.sharpen` lets the last of them go on. "decoder" is the last of all, whose weights are the run's.
+    `config.sharpen` lets the last of them go on, or one that was given. "decoder" is the last of all, whose weights are the
+    run's.
 
     Args:
         seed_maps: what the first round samples in, instead of the CAM.
@@ -174,9 +175,10 @@ def stages_of(
     if config.stages == "classifier":
         return
     untrained = copy.deepcopy(model.decoder.state_dict())
-    before = config.rounds - (not config.sharpen)
+    rounds = 0 if sharpens_only(config) else config.rounds
+    before = rounds - (not config.sharpen)
     names = [*(f"decoder-round{number}" for number in range(1, before + 1)), "decoder"]
-    for number in range(config.rounds):
+    for number in range(rounds):
         if number:
             seed_maps = maps_of(model.decoder)
             model.decoder.load_state_dict(untrained)

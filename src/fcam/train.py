@@ -36,9 +36,10 @@ from fcam.processes import process_state
 from fcam.progress import say
 from fcam.run import Run, config_to_dict
 from fcam.scores import MASKS, Scorecard
+from fcam.settings import settle, trains_classifier
 from fcam.split_maps import MapOptions
 from fcam.stages import SeedMaps, Stage, stages_of
-from fcam.start import build, check_classes, introduce, settle, trains_classifier
+from fcam.start import build, check_classes, introduce
 
 IMAGENET_CLASSES = 1000
 """With so many classes a pretrained backbone may bring its own head."""
@@ -92,12 +93,13 @@ def _origin(config: TrainConfig, model: FCAM) -> Origin:
     """What the names in the settings stand for now: the data's classes, and the classifier that is given."""
     digest, inner = "", model.classifier
     if config.classifier_from:
-        digest = checkpoint.classifier_digest(config.classifier_from)
+        digest = checkpoint.part_digest(config.classifier_from, "classifier")
     elif isinstance(inner, AttachedClassifier):
         # The order of its outputs is read from --class-names, and belongs to it as much as its weights.
         order = torch.tensor(inner.head.outputs or range(inner.num_classes))
         digest = checkpoint.weights_digest({**inner.state_dict(), "outputs": order})
-    return Origin(tuple(model.classes or ()), digest)
+    decoder = checkpoint.part_digest(config.decoder_from, "decoder") if config.decoder_from else ""
+    return Origin(tuple(model.classes or ()), digest, decoder)
 
 
 def _accelerator(config: TrainConfig) -> Accelerator:

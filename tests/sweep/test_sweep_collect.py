@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fcam.start import settle
+from fcam.settings import settle
 from fcam.sweep import SweepConfig, collect, execute, make_plan
 
 from .conftest import pretend

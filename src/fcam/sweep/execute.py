@@ -21,12 +21,13 @@ import torch
 import yaml
 
 from fcam import checkpoint, files
+from fcam.checkpoint import Part
 from fcam.config import TrainConfig
 from fcam.errors import FcamError
-from fcam.origin import Origin
+from fcam.origin import PARTS, Origin
 from fcam.progress import say
 from fcam.run import FREE_TO_CHANGE, Run, config_to_dict, load_config
-from fcam.start import settle
+from fcam.settings import settle
 from fcam.sweep.plan import Plan
 
 POLL = 0.2
@@ -54,30 +55,30 @@ def is_finished(config: TrainConfig) -> bool:
     with contextlib.suppress(FcamError, OSError):
         then = _stored(folder, (folder / "config.yaml").stat().st_mtime_ns)
         now = config_to_dict(settle(config))  # as the run stored it
-        same = all(
-            then[name] == now[name] for name in now if name not in {*FREE_TO_CHANGE, "classifier_from"}
-        )
-        return same and _same_classifier(folder, then["classifier_from"], now["classifier_from"])
+        sources = {part: f"{part}_from" for part in PARTS}
+        free = {*FREE_TO_CHANGE, *sources.values()}
+        same = all(then[name] == now[name] for name in now if name not in free)
+        return same and all(_began_on(folder, part, then[name], now[name]) for part, name in sources.items())
     return False
 
 
-def _same_classifier(folder: Path, then: str, now: str) -> bool:
-    """Whether a run began on the classifier of the folder `now`: its weights tell, and where one of the two is not there to be
-    asked, the folder's name, since a sweep may have moved as a whole.
+def _began_on(folder: Path, part: Part, then: str, now: str) -> bool:
+    """Whether a run began on the part of the folder `now`: its weights tell, and where one of the two is not there to be asked,
+    the folder's name, since a sweep may have moved as a whole.
     """
-    began = Origin.read(folder).classifier
+    began = getattr(Origin.read(folder), part)
     with contextlib.suppress(FcamError, OSError):
         if began and now and Path(now).is_dir():
             weights = checkpoint.resolve(now) / checkpoint.WEIGHTS
-            return began == _digest(Path(now), weights.stat().st_mtime_ns)
+            return began == _digest(part, Path(now), weights.stat().st_mtime_ns)
     return Path(then).name == Path(now).name
 
 
 @functools.cache
-def _digest(folder: Path, changed: int) -> str:
-    """Digest of a classifier; several runs share it, and a sweep asks after every one of them."""
+def _digest(part: Part, folder: Path, changed: int) -> str:
+    """Digest of a part's weights; several runs share it, and a sweep asks after every one of them."""
     del changed
-    return checkpoint.classifier_digest(folder)
+    return checkpoint.part_digest(folder, part)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from fcam.data import splits
 from fcam.errors import FcamError
 from fcam.recipes import METHODS, list_recipes, recipe
 from fcam.run import config_from_dict, config_to_dict, load_config
-from fcam.start import settle
+from fcam.settings import settle
 from fcam.sweep.presets import PRESETS, Variation
 
 FOLDERS = {"cub": "CUB", "openimages": "OpenImages", "ilsvrc": "ILSVRC"}
@@ -213,6 +213,7 @@ def classifier_of(config: TrainConfig, out: Path) -> tuple[str, TrainConfig]:
         loss=LossConfig(),
         stage2=StageConfig(),
         model=dataclasses.replace(config.model, decoder_channels=None),
+        decoder_from="",
         rounds=1,
         sharpen=0,
         sharpen_by="refine",

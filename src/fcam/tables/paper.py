@@ -40,7 +40,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def settings(config: TrainConfig) -> dict[str, Any]:
     """Dotted fields and values that make an experiment what it is."""
-    return {k: v for k, v in flat(config_to_dict(config)).items() if k.partition(".")[0] not in SAME_RUN}
+    values = config_to_dict(config)
+    values["decoder_from"] = "given" if config.decoder_from else ""  # every seed has its own
+    return {k: v for k, v in flat(values).items() if k.partition(".")[0] not in SAME_RUN}
 
 
 def changed(config: TrainConfig) -> dict[str, Any]:
