@@ -55,7 +55,7 @@ def is_finished(config: TrainConfig) -> bool:
     with contextlib.suppress(FcamError, OSError):
         then = _stored(folder, (folder / "config.yaml").stat().st_mtime_ns)
         now = config_to_dict(settle(config))  # as the run stored it
-        sources = {part: f"{part}_from" for part in PARTS}
+        sources: dict[Part, str] = {part: f"{part}_from" for part in PARTS}
         free = {*FREE_TO_CHANGE, *sources.values()}
         same = all(then[name] == now[name] for name in now if name not in free)
         return same and all(_began_on(folder, part, then[name], now[name]) for part, name in sources.items())
