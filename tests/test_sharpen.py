@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from discs import blurred, disc
+from fcam import stages
+from fcam.averaging import PREFIX, STEPS
 from fcam.config import LossConfig, Sharpener, TrainConfig
 from fcam.losses.total import TERMS, terms_on
+from fcam.optimization import copy_of
+from fcam.run import Run
 from fcam.seeds import IGNORE, sample_seeds
 from fcam.sharpen import SEEDS, sharp_maps, sharpening
+from fcam.train import train
 
 THRESHOLD = 0.7
 
@@ -63,6 +71,45 @@ def test_a_photo_that_is_nearly_all_object_lends_little_of_it_to_the_background(
     labels = sample_seeds(learned, SEEDS, torch.Generator().manual_seed(0))
     assert (labels == 1).sum() > 40
     assert (labels == 0).sum() <= SEEDS.background_pixels
+
+
+def test_every_epoch_is_taught_by_the_decoder_that_the_one_before_would_leave(
+    tiny_config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught_by, own_maps = [], stages.maps_of
+    monkeypatch.setattr(stages, "maps_of", lambda d: taught_by.append(copy_of(d)) or own_maps(d))
+    left, save = [], Run.save_state
+
+    def saved(self: Run, stage: str, state: dict[str, Any]) -> None:
+        save(self, stage, state)
+        left.append((stage, copy.deepcopy(state)))
+
+    monkeypatch.setattr(Run, "save_state", saved)
+    config = dataclasses.replace(tiny_config, sharpen=2, out=str(tmp_path / "run"))
+    run = train(config)
+    assert [stage for stage, _ in left[-3:]] == ["decoder-round1", "decoder", "decoder"]
+    average = {
+        name.removeprefix(PREFIX): value for name, value in left[-2][1]["average"].items() if name != STEPS
+    }
+    expected = [left[-3][1]["best_weights"], average]
+    assert len(taught_by) == 2
+    for decoder, weights in zip(taught_by, expected, strict=True):
+        assert decoder.keys() == weights.keys()
+        assert all(torch.equal(decoder[name], weights[name]) for name in decoder)
+
+    def stopped(self: Run, stage: str, state: dict[str, Any]) -> None:
+        save(self, stage, state)
+        if (stage, state["epoch"]) == ("decoder", 1):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "save_state", stopped)
+    config = dataclasses.replace(config, out=str(tmp_path / "stopped"))
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    monkeypatch.undo()
+    resumed = train(dataclasses.replace(config, resume=True))
+    model = Path("model") / "model.safetensors"
+    assert (run / model).read_bytes() == (resumed / model).read_bytes()
 
 
 def test_every_term_is_on_from_the_first_epoch_to_the_last() -> None:

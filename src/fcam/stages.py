@@ -64,6 +64,31 @@ class ClassifierStage(nn.Module):
         return {"cross_entropy": F.cross_entropy(logits, labels)}
 
 
+class OwnMaps:
+    """Maps to sample seeds in that come from what is trained, as it was when they were last renewed.
+
+    One object for all epochs: another function in its place would be compiled anew.
+
+    Args:
+        make: takes what is trained as it is now, and gives its maps.
+    """
+
+    def __init__(self, make: Callable[[], SeedMaps]) -> None:
+        self._make = make
+        self._maps: SeedMaps | None = None
+
+    def renew(self) -> None:
+        """Take what is trained as it is now."""
+        self._maps = self._make()
+
+    def __call__(self, images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
+        """Maps (B, H, W) of images (B, 3, H, W)."""
+        if self._maps is None:
+            self.renew()
+        assert self._maps is not None
+        return self._maps(images, features, labels)
+
+
 class DecoderStage(nn.Module):
     """Stage 2: the decoder with the pixel alignment loss, on the frozen classifier's features.
 
@@ -121,6 +146,11 @@ class DecoderStage(nn.Module):
         with quick_convolutions(images):
             logits = self.model.decoder(features, images.shape[-2:]).float()
         return self.loss(logits, seeds, images, epoch)
+
+    def renew_teacher(self) -> None:
+        """Where the decoder teaches itself, let it do so from here on with what it is now; called before every epoch."""
+        if isinstance(self.seed_maps, OwnMaps):
+            self.seed_maps.renew()
 
     def features(self, images: Tensor) -> list[Tensor]:
         """The frozen classifier's features [f1, ..., fD] of images (B, 3, H, W) in [0, 1]."""
@@ -184,8 +214,8 @@ def stages_of(
             model.decoder.load_state_dict(untrained)
         yield DecoderStage(model, config, seed_maps, names[number])
     if config.sharpen:
-        teacher = sharp_maps(maps_of(model.decoder), threshold(), config.sharpen_by)
-        yield DecoderStage(model, sharpening(config), teacher)
+        own = OwnMaps(lambda: sharp_maps(maps_of(model.decoder), threshold(), config.sharpen_by))
+        yield DecoderStage(model, sharpening(config), own)
 
 
 def maps_of(decoder: Decoder) -> SeedMaps:
