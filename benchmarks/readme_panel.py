@@ -22,7 +22,7 @@ HEIGHT = 200
 
 def main() -> None:
     """One row per photo."""
-    localizer = fcam.Localizer(with_cam=True, fill=True, flip=True, refine=True, grabcut=True, zoom=True)
+    localizer = fcam.Localizer(with_cam=True, fill=True, coarse=True, refine=True, grabcut=True, zoom=True)
     rows, captions = [], []
     for name in NAMES:
         found = localizer(Image.fromarray(getattr(data, name)()))

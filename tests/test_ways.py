@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import sys
@@ -24,7 +25,8 @@ from fcam.metrics import MaxBoxAcc
 from fcam.model import FCAM
 from fcam.predict.localizer import Localizer
 from fcam.predict.prediction import to_size
-from fcam.predict.ways import Ways, filled, product
+from fcam.predict.ways import Ways, filled, product, undecided
+from fcam.refine import refine
 from fcam.split_maps import MapOptions
 
 
@@ -279,3 +281,42 @@ def test_a_run_that_cannot_be_written_keeps_no_threshold_and_loses_no_number(
     assert "fcam+flip" in json.loads(out.read_text())["maps"]
     said = " ".join(capsys.readouterr().err.split())
     assert "cuts the maps of this run where it did before: cannot write" in said
+
+
+def test_a_coarse_look_raises_a_map_up_to_the_cut_and_no_further() -> None:
+    maps, coarse = torch.rand(3, 6, 6), torch.rand(3, 6, 6)
+    coarse[:, 0], coarse[:, 1], maps[2] = 0, 1, 0
+    found = undecided(maps, coarse, 0.7)
+    cut = 0.7 * maps.amax((1, 2), keepdim=True)
+    assert torch.equal(found > cut, maps > cut)
+    assert torch.equal(found[:, 0], maps[:, 0])
+    assert (found[:, 1] >= cut[:, 0]).all()
+    assert (found >= maps).all()
+    assert (found[2] == 0).all(), "where there is nothing, there is nothing to complete"
+
+
+def test_what_only_the_coarse_look_finds_is_decided_by_the_others(model: FCAM, photo: Image.Image) -> None:
+    model = copy.deepcopy(model)
+    last = model.decoder.segmentation_head[0]
+    with torch.no_grad():
+        last.weight.mul_(20)  # maps of an untrained decoder are flat
+        last.bias.sub_(last.bias)
+    images = torch.from_numpy(np.array(photo)).permute(2, 0, 1)[None].float() / 255
+    with torch.inference_mode():
+        first = model(images).maps.softmax(1)[:, 1]
+        small = torch.nn.functional.interpolate(images, size=(32, 32), mode="bilinear", antialias=True)
+        second = model(small).maps.softmax(1)[:, 1:]
+        second = torch.nn.functional.interpolate(second, size=(64, 64), mode="bilinear")[:, 0]
+        expected = refine(images, undecided(first, second, 0.6), 0.6)
+    found = Localizer(model, 0.6, size=64, coarse=True, refine=True)(photo)
+    np.testing.assert_allclose(found.cam, expected[0], atol=1e-3)
+    assert np.abs(found.cam - Localizer(model, 0.6, size=64, refine=True)(photo).cam).max() > 0.01
+    both = Localizer(model, 0.6, size=64, coarse=True, refine=True, flip=True)
+    mirrored = both(photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT)).cam[:, ::-1]
+    np.testing.assert_allclose(both(photo).cam, mirrored, atol=1e-3)
+
+
+def test_a_coarse_look_needs_somebody_who_decides(model: FCAM, photo: Image.Image) -> None:
+    with pytest.raises(FcamError, match="coarse leaves what it finds to fill, refine or grabcut"):
+        Localizer(model, size=64, coarse=True, zoom=True)
+    Localizer(model, size=32, coarse=True, fill=True)(photo)  # half of which no network takes

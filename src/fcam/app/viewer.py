@@ -24,6 +24,7 @@ WAYS = {
     "refine": "Refine",
     "grabcut": "GrabCut",
     "zoom": "Zoom",
+    "coarse": "Coarse",
     "fill": "Fill",
     "product": "This class only",
 }

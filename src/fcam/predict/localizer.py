@@ -64,6 +64,8 @@ class Localizer:
             objects that are small in the photo, for up to twice the work (more where `boxes` is "all").
         product: multiply the map by the CAM of the predicted class, or of `class_idx`: √(S · C), a map of that class. It has
             its own threshold in the model's card.
+        coarse: also look at the photo at half the side, which shows objects whole, and let `fill`, `refine` or `grabcut`
+            decide about what only that look finds, for a quarter more work.
         fill: raise the map where that CAM is strong, S^(1 - 0.8 C): gaps in an object that the decoder does not know close.
         with_cam: also return the classifier's own CAM of the predicted class, as `Prediction.baseline`.
         cam_method: closed-form method of that CAM; None takes the one the model learned from, or "cam".
@@ -88,6 +90,7 @@ class Localizer:
         zoom: bool = False,
         product: bool = False,
         fill: bool = False,
+        coarse: bool = False,
         with_cam: bool = False,
         cam_method: str | None = None,
         max_pixels: int | None = MAX_PIXELS,
@@ -117,7 +120,9 @@ class Localizer:
         self.device = next(self.model.parameters()).device
         self.dtype = fast_dtype(self.device) if dtype is None else dtype
         self.classes = self.model.classes
-        self.ways = Ways(flip=flip, refine=refine, grabcut=grabcut, zoom=zoom, product=product, fill=fill)
+        self.ways = Ways(
+            product=product, fill=fill, coarse=coarse, flip=flip, refine=refine, grabcut=grabcut, zoom=zoom
+        )
         self._asked = None if threshold is None else as_share(threshold)
         self.first_cut, self.threshold = self._cuts()
         self.size = card_size(card, model if loaded else "the model") if size is None else size
@@ -157,6 +162,10 @@ class Localizer:
             raise FcamError(f"dtype is {self.dtype!r}; take torch.float32 or torch.bfloat16")
         if (self.with_cam or self.ways.of_class) and self.cam_method not in CLOSED_FORMS:
             raise FcamError(f"cam_method is {self.cam_method!r}; take one of {', '.join(CLOSED_FORMS)}")
+        if self.ways.coarse and not self.ways.decides:
+            raise FcamError(
+                "coarse leaves what it finds to fill, refine or grabcut, and changes nothing alone; take one of them as well"
+            )
         if self.ways.grabcut:
             load_opencv()  # so that whoever lacks it hears so before any photo is looked at
         if self.box_rule not in ("largest", "all"):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fcam import cams
 from fcam.cams.interpolate import enlarged
@@ -14,8 +15,11 @@ from fcam.errors import cut as shortened
 from fcam.grabcut import grabcut
 from fcam.model import FCAM, FCAMOutput, foreground
 from fcam.predict.closer import Closer
-from fcam.predict.ways import Ways, filled, product
+from fcam.predict.ways import Ways, filled, product, undecided
 from fcam.refine import refine
+
+SMALLEST = 32
+"""Least side of an image that a network is shown."""
 
 
 class NetworkOutput(NamedTuple):
@@ -69,15 +73,16 @@ class Network:
         probable ones.
         """
         batch = images.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
-        looks = [self._forward(batch)]
-        if ways.flip:
-            looks.append(self._forward(batch.flip(-1)))
+        views = [batch, batch.flip(-1)] if ways.flip else [batch]
+        looks = [self._forward(view) for view in views]
         logits = torch.stack([look.logits.float() for look in looks]).mean(0)
         maps = _mean([foreground(look.maps) for look in looks])
+        if ways.coarse:
+            smaller = [foreground(self._forward(halved(view)).maps) for view in views]
+            maps = undecided(maps, enlarged(_mean(smaller), maps.shape[-2:]), threshold)
         if ways.of_class:
             if classes is None:
                 classes = self.classifier.probabilities(logits).argmax(1)
-            views = [images, images.flip(-1)][: len(looks)]
             own = [
                 self.class_maps(view, look.features[-1], classes)
                 for view, look in zip(views, looks, strict=True)
@@ -118,6 +123,12 @@ class Network:
             generator=torch.Generator().manual_seed(0),
         )
         return cams.normalize(raw)
+
+
+def halved(images: Tensor) -> Tensor:
+    """Images (B, 3, h, w) at half the side, but no side below the 32 pixels that a network needs; float, in the same range."""
+    size = [max(side // 2, SMALLEST) for side in images.shape[-2:]]
+    return F.interpolate(images.float(), size=size, mode="bilinear", antialias=True, align_corners=False)
 
 
 def _mean(maps: list[Tensor]) -> Tensor:

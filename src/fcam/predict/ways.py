@@ -16,6 +16,9 @@ class Ways:
     """Multiply the map by the CAM of the predicted class: what belongs to something else drops out."""
     fill: bool = False
     """Raise the map where the CAM of the predicted class is strong: gaps in an object that the decoder does not know close."""
+    coarse: bool = False
+    """Also look at the photo at half the side, which shows objects whole: fill, refine and grabcut decide about what only that
+    look finds; a quarter more work."""
     flip: bool = False
     """Also look at the mirrored photo and take the mean of both maps: twice the work."""
     refine: bool = False
@@ -36,6 +39,11 @@ class Ways:
         return self.product or self.fill
 
     @property
+    def decides(self) -> bool:
+        """Whether anything decides about what `coarse` leaves open."""
+        return self.fill or self.refine or self.grabcut
+
+    @property
     def base(self) -> str:
         """The kind of map of one look, whose best threshold on `val` holds for all looks."""
         return "product" if self.product else "fcam"
@@ -49,6 +57,24 @@ class Ways:
     def kind(self) -> str:
         """The kind of map, as `metrics.json` calls it: "fcam", "product", or either and how it was looked at."""
         return "+".join([self.base, *self.further])
+
+
+def undecided(maps: Tensor, coarse: Tensor, threshold: float) -> Tensor:
+    """Return max(S, t · max(S) · K): a map S raised to the cut at threshold t where a coarser look K is sure of an object.
+
+    No pixel crosses the cut, so that masks and boxes of the map alone stay what they are. But where S had decided against a
+    part of the object, colours or a CAM now decide (`fcam.refine`, `fcam.grabcut`, `filled`).
+
+    Args:
+        maps: S, (B, H, W) in [0, 1].
+        coarse: K, what the network says of the same photos made smaller, likewise.
+        threshold: t, share of a map's maximum, [0, 1), at which S is cut.
+
+    Returns:
+        (B, H, W) float32 in [0, 1], nowhere below S.
+    """
+    maps = maps.float()
+    return torch.maximum(maps, threshold * maps.amax((1, 2), keepdim=True) * coarse.float())
 
 
 FILL = 0.8
