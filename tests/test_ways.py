@@ -320,3 +320,8 @@ def test_a_coarse_look_needs_somebody_who_decides(model: FCAM, photo: Image.Imag
     with pytest.raises(FcamError, match="coarse leaves what it finds to fill, refine or grabcut"):
         Localizer(model, size=64, coarse=True, zoom=True)
     Localizer(model, size=32, coarse=True, fill=True)(photo)  # half of which no network takes
+
+
+def test_an_evaluation_says_so_before_it_looks_at_anything(model: FCAM, drawn_set: Path) -> None:
+    with pytest.raises(FcamError, match="coarse leaves what it finds"):
+        evaluate(model, str(drawn_set / "nowhere"), "test", 64, ways=Ways(coarse=True))

@@ -10,7 +10,6 @@ from typing import Any
 from torch.utils.data import Subset
 
 from fcam.data import EvalTransform, LocalizationDataset, open_dataset, splits
-from fcam.grabcut import load_opencv
 from fcam.map_files import MapType, write_maps
 from fcam.model import FCAM
 from fcam.precision import dtype_of
@@ -106,8 +105,7 @@ def evaluate(
     Returns:
         the content of `metrics.json`.
     """
-    if ways.grabcut:
-        load_opencv()  # so that whoever lacks it hears so before minutes of other looks
+    ways.check()  # before minutes of other looks
     options, known, folders = options or MapOptions(), splits(root), {split: save_maps}
     opened = {
         name: open_dataset(root, name, transform=EvalTransform(size), localization=True)

@@ -24,6 +24,7 @@ from fcam.errors import FcamError
 from fcam.predict.localizer import Localizer
 from fcam.predict.output import load_predictions, name_outputs, save
 from fcam.predict.prediction import BoxRule, cut
+from fcam.predict.ways import Ways
 from fcam.registry import create_model
 
 CLASSES = [f"class <{i}>" for i in range(7)]
@@ -115,7 +116,8 @@ def test_all_boxes_follow_the_rule(viewer: Viewer, session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    "ways", [("flip",), ("refine",), ("grabcut",), ("zoom",), ("flip", "refine", "zoom")]
+    "ways",
+    [("flip",), ("refine",), ("grabcut",), ("zoom",), ("flip", "refine", "zoom"), ("coarse", "refine")],
 )
 @pytest.mark.parametrize("rule", ["largest", "all"])
 def test_better_maps_are_those_of_predict_with_the_same_options(
@@ -131,6 +133,13 @@ def test_better_maps_are_those_of_predict_with_the_same_options(
     np.testing.assert_allclose(shown(plain).fcam.full.cam, shown(session).fcam.full.cam, atol=1e-6)
     if "flip" in ways:
         assert not np.allclose(shown(plain).fcam.full.cam, expected.cam, atol=1e-3)
+
+
+def test_a_coarse_look_waits_for_one_that_decides(viewer: Viewer, session: Session) -> None:
+    waiting = viewer.use_ways(session, ["coarse"])
+    assert not waiting.problem
+    np.testing.assert_array_equal(shown(waiting).fcam.full.cam, shown(session).fcam.full.cam)
+    assert viewer.use_ways(session, ["coarse", "refine"]).chosen == Ways(coarse=True, refine=True)
 
 
 @pytest.mark.parametrize("way", ["product", "fill"])

@@ -17,7 +17,7 @@ from fcam.data.images import ImageError
 from fcam.errors import FcamError
 from fcam.grabcut import has_opencv
 from fcam.predict.prediction import BoxRule
-from fcam.predict.ways import Ways
+from fcam.predict.ways import DECIDING, Ways
 
 WAYS = {
     "flip": "Mirror",
@@ -75,8 +75,10 @@ class Session:
 
     @property
     def chosen(self) -> Ways:
-        """`ways` as prediction takes them."""
-        return Ways(**{way: way in self.ways for way in WAYS})
+        """`ways` as prediction takes them: a coarse look waits for one that decides about what it finds."""
+        on = {way: way in self.ways for way in WAYS}
+        on["coarse"] &= any(on[way] for way in DECIDING)
+        return Ways(**on)
 
     @property
     def cut(self) -> float | None:

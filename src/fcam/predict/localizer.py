@@ -27,7 +27,6 @@ from fcam.cams.closed_form import CLOSED_FORMS
 from fcam.data.images import MAX_PIXELS, open_image
 from fcam.errors import FcamError
 from fcam.folding import folded
-from fcam.grabcut import load_opencv
 from fcam.model import FCAM
 from fcam.model_card import card_size, card_threshold
 from fcam.precision import fast_dtype
@@ -162,12 +161,7 @@ class Localizer:
             raise FcamError(f"dtype is {self.dtype!r}; take torch.float32 or torch.bfloat16")
         if (self.with_cam or self.ways.of_class) and self.cam_method not in CLOSED_FORMS:
             raise FcamError(f"cam_method is {self.cam_method!r}; take one of {', '.join(CLOSED_FORMS)}")
-        if self.ways.coarse and not self.ways.decides:
-            raise FcamError(
-                "coarse leaves what it finds to fill, refine or grabcut, and changes nothing alone; take one of them as well"
-            )
-        if self.ways.grabcut:
-            load_opencv()  # so that whoever lacks it hears so before any photo is looked at
+        self.ways.check()
         if self.box_rule not in ("largest", "all"):
             raise FcamError(f"boxes is {self.box_rule!r}; take 'largest' or 'all'")
 

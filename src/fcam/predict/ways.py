@@ -7,6 +7,12 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from fcam.errors import FcamError
+from fcam.grabcut import load_opencv
+
+DECIDING = ("fill", "refine", "grabcut")
+"""Ways that decide about what `coarse` leaves open."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ways:
@@ -38,10 +44,14 @@ class Ways:
         """Whether the map depends on the class that it is asked for."""
         return self.product or self.fill
 
-    @property
-    def decides(self) -> bool:
-        """Whether anything decides about what `coarse` leaves open."""
-        return self.fill or self.refine or self.grabcut
+    def check(self) -> None:
+        """Raise `FcamError` for what cannot be done, before any photo is looked at."""
+        if self.coarse and not any(getattr(self, name) for name in DECIDING):
+            raise FcamError(
+                "coarse leaves what it finds to fill, refine or grabcut, and changes nothing alone; take one of them as well"
+            )
+        if self.grabcut:
+            load_opencv()
 
     @property
     def base(self) -> str:
