@@ -72,8 +72,8 @@ class Ways:
 def undecided(maps: Tensor, coarse: Tensor, threshold: float) -> Tensor:
     """Return max(S, t · max(S) · K): a map S raised to the cut at threshold t where a coarser look K is sure of an object.
 
-    No pixel crosses the cut, so that masks and boxes of the map alone stay what they are. But where S had decided against a
-    part of the object, colours or a CAM now decide (`fcam.refine`, `fcam.grabcut`, `filled`).
+    No value rises above t · max(S), so that K alone makes no object. But where S had decided against a part of one, colours or
+    a CAM now decide (`fcam.refine`, `fcam.grabcut`, `filled`).
 
     Args:
         maps: S, (B, H, W) in [0, 1].
