@@ -25,6 +25,7 @@ from typing import Any
 from fcam import files
 from fcam.config import TrainConfig
 from fcam.errors import FcamError
+from fcam.grabcut import load_opencv
 from fcam.recipes import recipe
 from fcam.sweep.execute import is_finished
 from fcam.train import train
@@ -170,6 +171,7 @@ def main() -> None:
     parser.add_argument("--table-only", action="store_true", help="only collect what is finished")
     arguments = parser.parse_args()
     out: Path = arguments.out
+    load_opencv()
 
     def configs(name: str, method: str, seeds: Iterable[int]) -> list[TrainConfig]:
         return [settings(name, method, seed, arguments.data, out) for seed in seeds]
@@ -177,7 +179,8 @@ def main() -> None:
     for name, method in product(arguments.sets, arguments.methods) if not arguments.table_only else []:
         for first in configs(name, method, arguments.seeds):
             run(first)
-            run(sharpened(first))
+            if is_finished(first):
+                run(sharpened(first))
     # Whatever is finished stands in the tables, also what was not asked for this time.
     rows, thresholds = [], []
     for name, method in product(ROWS, arguments.methods):

@@ -105,6 +105,17 @@ def test_a_decoder_of_other_features_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_decoder_that_was_never_trained_is_refused(
+    tiny_run: Path, going_on: TrainConfig, tmp_path: Path
+) -> None:
+    model = FCAM.from_pretrained(tiny_run)
+    model.metadata["decoder_trained"] = False
+    model.save_pretrained(tmp_path / "fresh")
+    with pytest.raises(FcamError, match="the decoder of .*fresh was never trained"):
+        train(dataclasses.replace(going_on, decoder_from=str(tmp_path / "fresh")))
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_decoder_that_comes_along_can_be_taken(tiny_config: TrainConfig) -> None:
     config = dataclasses.replace(
         tiny_config,
@@ -137,6 +148,12 @@ def test_its_own_classifier_is_taken_only_where_none_is_named(going_on: TrainCon
     assert settle(going_on).classifier_from == going_on.decoder_from
     assert settle(dataclasses.replace(going_on, classifier_from="other")).classifier_from == "other"
     assert settle(dataclasses.replace(going_on, stages="both")).classifier_from == ""
+    own = dataclasses.replace(going_on, classifier="birds_net:build")
+    assert settle(own).classifier_from == going_on.decoder_from, (
+        "code says how it is built, and nothing of weights"
+    )
+    assert settle(dataclasses.replace(own, weights="two.pth")).classifier_from == ""
+    assert settle(dataclasses.replace(own, classifier="torchvision:resnet18")).classifier_from == ""
 
 
 def test_seeds_of_one_experiment_stay_together_though_each_goes_on_with_its_own_decoder() -> None:

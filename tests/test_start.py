@@ -328,6 +328,24 @@ def test_the_command_line(own: Path, drawn_set: Path, capsys: pytest.CaptureFixt
     assert (own / "run" / "metrics.json").is_file()
     assert main([*command, *small]) == 2
     assert "--classifier" in capsys.readouterr().err
+    later = ["train", "folder-own-cam", "--data", str(drawn_set), "--out", str(own / "sharper"), *small]
+    later += [
+        "--stages",
+        "decoder",
+        "--decoder-from",
+        str(own / "run"),
+        "--stage2.epochs",
+        "0",
+        "--sharpen",
+        "1",
+    ]
+    assert main(later) == 2
+    assert "--classifier module.path:factory" in capsys.readouterr().err
+    assert main([*later, "--classifier", "birds_net:build"]) == 0
+    before, after = (load_file(own / name / "model" / "model.safetensors") for name in ("run", "sharper"))
+    kept = [name for name in before if name.startswith("classifier.")]
+    assert kept
+    assert all(torch.equal(before[name], after[name]) for name in kept)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fcam.evaluate import evaluate
 from fcam.metrics import MaxBoxAcc
 from fcam.model import FCAM
 from fcam.predict.localizer import Localizer
-from fcam.predict.prediction import to_size
+from fcam.predict.prediction import cut, to_size
 from fcam.predict.ways import Ways, filled, product, undecided
 from fcam.refine import refine
 from fcam.split_maps import MapOptions
@@ -287,12 +287,20 @@ def test_a_coarse_look_raises_a_map_up_to_the_cut_and_no_further() -> None:
     maps, coarse = torch.rand(3, 6, 6), torch.rand(3, 6, 6)
     coarse[:, 0], coarse[:, 1], maps[2] = 0, 1, 0
     found = undecided(maps, coarse, 0.7)
-    cut = 0.7 * maps.amax((1, 2), keepdim=True)
-    assert torch.equal(found > cut, maps > cut)
     assert torch.equal(found[:, 0], maps[:, 0])
-    assert (found[:, 1] >= cut[:, 0]).all()
+    cuts = (0.7 * (255 * maps.amax((1, 2))).floor()).floor() / 255
+    assert (found[:, 1] >= cuts[:, None] - 1e-6).all()
     assert (found >= maps).all()
     assert (found[2] == 0).all(), "where there is nothing, there is nothing to complete"
+
+
+@pytest.mark.parametrize("peak", [0.95, 0.99, 0.998, 0.999, 0.9995, 1.0])
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.698, 0.7, 0.9])
+def test_a_coarse_look_alone_makes_no_object(peak: float, threshold: float) -> None:
+    maps, coarse = torch.zeros(1, 8, 8), torch.ones(1, 8, 8)
+    maps[:, :4] = peak
+    found = undecided(maps, coarse, threshold)[0].numpy()
+    np.testing.assert_array_equal(cut(found, threshold, "all")[0], cut(maps[0].numpy(), threshold, "all")[0])
 
 
 def test_what_only_the_coarse_look_finds_is_decided_by_the_others(model: FCAM, photo: Image.Image) -> None:
@@ -317,7 +325,7 @@ def test_what_only_the_coarse_look_finds_is_decided_by_the_others(model: FCAM, p
 
 
 def test_a_coarse_look_needs_somebody_who_decides(model: FCAM, photo: Image.Image) -> None:
-    with pytest.raises(FcamError, match="coarse leaves what it finds to fill, refine or grabcut"):
+    with pytest.raises(FcamError, match="coarse leaves what it finds to product, fill, refine or grabcut"):
         Localizer(model, size=64, coarse=True, zoom=True)
     Localizer(model, size=32, coarse=True, fill=True)(photo)  # half of which no network takes
 
@@ -325,3 +333,19 @@ def test_a_coarse_look_needs_somebody_who_decides(model: FCAM, photo: Image.Imag
 def test_an_evaluation_says_so_before_it_looks_at_anything(model: FCAM, drawn_set: Path) -> None:
     with pytest.raises(FcamError, match="coarse leaves what it finds"):
         evaluate(model, str(drawn_set / "nowhere"), "test", 64, ways=Ways(coarse=True))
+
+
+def test_a_network_for_one_size_is_told_to_leave_the_coarse_look_out(photo: Image.Image) -> None:
+    layers = [
+        torch.nn.Conv2d(3, 8, 3, 2, 1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(8, 8, 3, 2, 1),
+        torch.nn.ReLU(),
+    ]
+    fixed = fcam.attach(
+        torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(2048, 3)), image_size=64
+    )
+    fixed.metadata["decoder_trained"] = True  # as far as this test cares
+    Localizer(fixed, size=64)(photo)
+    with pytest.raises(FcamError, match="1 images of 32x32 .*; leave coarse out"):
+        Localizer(fixed, size=64, coarse=True, refine=True)(photo)

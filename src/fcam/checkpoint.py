@@ -126,9 +126,11 @@ def part_digest(source: str | Path, part: Part) -> str:
 
 def decoder_weights(source: str | Path) -> dict[str, Tensor]:
     """Weights of the decoder in the model of `source` (see `resolve`), by their names in it, whether or not the classifier is
-    stored beside them; raises `FcamError` as `read` does.
+    stored beside them; raises `FcamError` as `read` does, and where the decoder was never trained.
     """
-    _, state = read(resolve(source))
+    config, state = read(resolve(source))
+    if _dict(config.get("metadata")).get("decoder_trained") is False:
+        raise FcamError(f"the decoder of {source} was never trained; name a run whose stage 2 has run")
     prefix = "decoder."
     named = {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
     return named or state

@@ -42,7 +42,8 @@ Train a classifier and its F-CAM decoder, evaluate on test, leave everything in 
   --resume               go on with an interrupted run
   --stages               both (default), classifier, decoder
   --classifier-from RUN  take the classifier of an earlier run, train the decoder only
-  --decoder-from RUN     go on with the decoder of an earlier run; --stage2.epochs 0 --sharpen 3 only sharpens it
+  --decoder-from RUN     go on with the decoder of an earlier run; with --stages decoder on its classifier too, and with
+                         --stages decoder --stage2.epochs 0 --sharpen 3 it is only sharpened
   --classifier NAME --weights FILE
                          take your own: torchvision:NAME, timm:NAME or module.path:factory (docs/your-classifier.md)
   --method               CAM that seeds come from: cam, gradcam, gradcampp, smoothgradcampp, xgradcam, layercam

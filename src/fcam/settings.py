@@ -23,7 +23,9 @@ def settle(config: TrainConfig) -> TrainConfig:
     """
     for name, value, rule in wrong_numbers(config):
         raise FcamError(f"{_option(name)} is {value}; {rule}")
-    named = config.classifier_from or config.classifier
+    # Code alone names no weights: it is what the classifier that comes with the decoder is built by.
+    only_code = sources.is_importable(config.classifier) and not config.weights
+    named = config.classifier_from or (config.classifier and not only_code)
     if config.decoder_from and config.stages == "decoder" and not named:
         config = dataclasses.replace(config, classifier_from=config.decoder_from)
     _check_order("crop", config.crop, "resize", config.resize)

@@ -83,9 +83,7 @@ class OwnMaps:
 
     def __call__(self, images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
         """Maps (B, H, W) of images (B, 3, H, W)."""
-        if self._maps is None:
-            self.renew()
-        assert self._maps is not None
+        assert self._maps is not None, "renew comes first"
         return self._maps(images, features, labels)
 
 
@@ -146,11 +144,6 @@ class DecoderStage(nn.Module):
         with quick_convolutions(images):
             logits = self.model.decoder(features, images.shape[-2:]).float()
         return self.loss(logits, seeds, images, epoch)
-
-    def renew_teacher(self) -> None:
-        """Where the decoder teaches itself, let it do so from here on with what it is now; called before every epoch."""
-        if isinstance(self.seed_maps, OwnMaps):
-            self.seed_maps.renew()
 
     def features(self, images: Tensor) -> list[Tensor]:
         """The frozen classifier's features [f1, ..., fD] of images (B, 3, H, W) in [0, 1]."""

@@ -63,8 +63,8 @@ class Localizer:
             objects that are small in the photo, for up to twice the work (more where `boxes` is "all").
         product: multiply the map by the CAM of the predicted class, or of `class_idx`: √(S · C), a map of that class. It has
             its own threshold in the model's card.
-        coarse: also look at the photo at half the side, which shows objects whole, and let `fill`, `refine` or `grabcut`
-            decide about what only that look finds, for a quarter more work.
+        coarse: also look at the photo at half the side, which shows objects whole, and let `product`, `fill`, `refine` or
+            `grabcut` decide about what only that look finds, for a quarter more work.
         fill: raise the map where that CAM is strong, S^(1 - 0.8 C): gaps in an object that the decoder does not know close.
         with_cam: also return the classifier's own CAM of the predicted class, as `Prediction.baseline`.
         cam_method: closed-form method of that CAM; None takes the one the model learned from, or "cam".

@@ -22,6 +22,10 @@ SMALLEST = 32
 """Least side of an image that a network is shown."""
 
 
+SIZES = "take the size it was trained on, without keep_aspect"
+"""What helps where a network takes images of one size alone."""
+
+
 class NetworkOutput(NamedTuple):
     """What the network says about one photo, on the CPU, at the network's own resolution (h, w)."""
 
@@ -78,7 +82,7 @@ class Network:
         logits = torch.stack([look.logits.float() for look in looks]).mean(0)
         maps = _mean([foreground(look.maps) for look in looks])
         if ways.coarse:
-            smaller = [foreground(self._forward(halved(view)).maps) for view in views]
+            smaller = [foreground(self._forward(halved(view), "leave coarse out").maps) for view in views]
             maps = undecided(maps, enlarged(_mean(smaller), maps.shape[-2:]), threshold)
         if ways.of_class:
             if classes is None:
@@ -96,7 +100,7 @@ class Network:
             maps = grabcut(images, maps, threshold)
         return Seen(logits, maps, looks[0].features[-1])
 
-    def _forward(self, batch: Tensor) -> FCAMOutput:
+    def _forward(self, batch: Tensor, remedy: str = SIZES) -> FCAMOutput:
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
             try:
                 return self.module(batch.float() / 255)
@@ -104,7 +108,7 @@ class Network:
                 reason = shortened(str(error).strip().partition("\n")[0])
                 raise FcamError(
                     f"the network cannot be run on {len(batch)} images of {batch.shape[-1]}x{batch.shape[-2]} ({reason}); "
-                    "take the size it was trained on, without keep_aspect, or a smaller batch_size"
+                    f"{remedy}, or take a smaller batch_size"
                 ) from error
 
     def class_maps(self, images: Tensor, top: Tensor, classes: Tensor, method: str | None = None) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fcam.errors import FcamError
 from fcam.grabcut import load_opencv
 
-DECIDING = ("fill", "refine", "grabcut")
+DECIDING = ("product", "fill", "refine", "grabcut")
 """Ways that decide about what `coarse` leaves open."""
 
 
@@ -23,8 +23,8 @@ class Ways:
     fill: bool = False
     """Raise the map where the CAM of the predicted class is strong: gaps in an object that the decoder does not know close."""
     coarse: bool = False
-    """Also look at the photo at half the side, which shows objects whole: fill, refine and grabcut decide about what only that
-    look finds; a quarter more work."""
+    """Also look at the photo at half the side, which shows objects whole: product, fill, refine and grabcut decide about what
+    only that look finds; a quarter more work."""
     flip: bool = False
     """Also look at the mirrored photo and take the mean of both maps: twice the work."""
     refine: bool = False
@@ -48,7 +48,8 @@ class Ways:
         """Raise `FcamError` for what cannot be done, before any photo is looked at."""
         if self.coarse and not any(getattr(self, name) for name in DECIDING):
             raise FcamError(
-                "coarse leaves what it finds to fill, refine or grabcut, and changes nothing alone; take one of them as well"
+                f"coarse leaves what it finds to {', '.join(DECIDING[:-1])} or {DECIDING[-1]}, and changes nothing alone; "
+                "take one of them as well"
             )
         if self.grabcut:
             load_opencv()
@@ -70,10 +71,10 @@ class Ways:
 
 
 def undecided(maps: Tensor, coarse: Tensor, threshold: float) -> Tensor:
-    """Return max(S, t · max(S) · K): a map S raised to the cut at threshold t where a coarser look K is sure of an object.
+    """Return max(S, c · K): a map S raised to the cut c at threshold t where a coarser look K is sure of an object.
 
-    No value rises above t · max(S), so that K alone makes no object. But where S had decided against a part of one, colours or
-    a CAM now decide (`fcam.refine`, `fcam.grabcut`, `filled`).
+    Nothing crosses the cut, the 8-bit level above which masks and boxes begin, so that K alone makes no object. But where S had
+    decided against a part of one, colours or a CAM now decide (`fcam.refine`, `fcam.grabcut`, `filled`, `product`).
 
     Args:
         maps: S, (B, H, W) in [0, 1].
@@ -84,7 +85,9 @@ def undecided(maps: Tensor, coarse: Tensor, threshold: float) -> Tensor:
         (B, H, W) float32 in [0, 1], nowhere below S.
     """
     maps = maps.float()
-    return torch.maximum(maps, threshold * maps.amax((1, 2), keepdim=True) * coarse.float())
+    peaks = (255 * maps.amax((1, 2)).cpu().double()).floor()
+    cuts = ((threshold * peaks).floor() / 255).to(maps)  # levels, as `fcam.boxes` has them
+    return torch.maximum(maps, cuts[:, None, None] * coarse.float())
 
 
 FILL = 0.8
