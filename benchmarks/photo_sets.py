@@ -39,8 +39,6 @@ ROWS = ["cub10", f"cub10{SLOW}", "butterfly10", "pets3", "imagenette10"]
 SEEDS = [0, 1, 2]
 SHARPEN = 3
 """Epochs of sharpening."""
-FINER = {"max_box_acc": "max_box_acc_v2"}
-"""What chooses the epoch of sharpening where the recipe's metric hardly sees how exact a border is."""
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results.md"
 
 
@@ -59,13 +57,12 @@ def settings(row: str, method: str, seed: int, data: Path, out: Path) -> TrainCo
 
 def sharpened(config: TrainConfig) -> TrainConfig:
     """Configuration of the run in which the decoder of another one goes on with its own sharper maps."""
-    select = FINER.get(config.stage2.select, config.stage2.select)
     return dataclasses.replace(
         config,
         out=f"{config.out}-sharpened",
         stages="decoder",
         decoder_from=config.out,
-        stage2=dataclasses.replace(config.stage2, epochs=0, select=select),
+        stage2=dataclasses.replace(config.stage2, epochs=0),
         sharpen=SHARPEN,
         sharpen_by="grabcut",
     )

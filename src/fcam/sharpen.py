@@ -1,7 +1,7 @@
 """Sharpening: a trained decoder goes on with its own maps as teacher, once they follow the photo's edges; ours.
 
 What `fcam.refine` and `fcam.grabcut` make of a map is better than the map, and takes longer than the network. A decoder that
-learns it gives it in the one pass that it takes anyway, and teaches it to itself anew in every epoch.
+learns it gives it in the one pass that it takes anyway.
 """
 
 from __future__ import annotations

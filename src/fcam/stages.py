@@ -64,29 +64,6 @@ class ClassifierStage(nn.Module):
         return {"cross_entropy": F.cross_entropy(logits, labels)}
 
 
-class OwnMaps:
-    """Maps to sample seeds in that come from what is trained, as it was when they were last renewed.
-
-    One object for all epochs: another function in its place would be compiled anew.
-
-    Args:
-        make: takes what is trained as it is now, and gives its maps.
-    """
-
-    def __init__(self, make: Callable[[], SeedMaps]) -> None:
-        self._make = make
-        self._maps: SeedMaps | None = None
-
-    def renew(self) -> None:
-        """Take what is trained as it is now."""
-        self._maps = self._make()
-
-    def __call__(self, images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
-        """Maps (B, H, W) of images (B, 3, H, W)."""
-        assert self._maps is not None, "renew comes first"
-        return self._maps(images, features, labels)
-
-
 class DecoderStage(nn.Module):
     """Stage 2: the decoder with the pixel alignment loss, on the frozen classifier's features.
 
@@ -207,8 +184,8 @@ def stages_of(
             model.decoder.load_state_dict(untrained)
         yield DecoderStage(model, config, seed_maps, names[number])
     if config.sharpen:
-        own = OwnMaps(lambda: sharp_maps(maps_of(model.decoder), threshold(), config.sharpen_by))
-        yield DecoderStage(model, sharpening(config), own)
+        teacher = sharp_maps(maps_of(model.decoder), threshold(), config.sharpen_by)
+        yield DecoderStage(model, sharpening(config), teacher)
 
 
 def maps_of(decoder: Decoder) -> SeedMaps:

@@ -38,7 +38,7 @@ from fcam.run import Run, config_to_dict
 from fcam.scores import MASKS, Scorecard
 from fcam.settings import settle, trains_classifier
 from fcam.split_maps import MapOptions
-from fcam.stages import DecoderStage, OwnMaps, SeedMaps, Stage, stages_of
+from fcam.stages import SeedMaps, Stage, stages_of
 from fcam.start import build, check_classes, introduce
 
 IMAGENET_CLASSES = 1000
@@ -167,10 +167,6 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
         run.trim_log(stage.name, state["epoch"])
 
     for epoch in range(state["epoch"] + 1, settings.epochs + 1):
-        if isinstance(stage, DecoderStage) and isinstance(stage.seed_maps, OwnMaps):
-            with optimization.average.in_place():
-                _share_statistics(trained, accelerator)
-                stage.seed_maps.renew()
         started = time.perf_counter()
         rates = optimization.set_rates(epoch)
         terms = optimization.run_epoch(epoch)
