@@ -90,7 +90,7 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
 
 
 def _origin(config: TrainConfig, model: FCAM) -> Origin:
-    """What the names in the settings stand for now: the data's classes, and the classifier that is given."""
+    """What the names in the settings stand for now: the data's classes, and the classifier and decoder that are given."""
     digest, inner = "", model.classifier
     if config.classifier_from:
         digest = checkpoint.part_digest(config.classifier_from, "classifier")
