@@ -11,20 +11,24 @@ import pytest
 import torch
 
 from discs import blurred, disc
-from fcam import stages
+from fcam import cams, stages
 from fcam.config import LossConfig, Sharpener, TrainConfig
 from fcam.losses.total import TERMS, terms_on
+from fcam.model import FCAM
 from fcam.optimization import copy_of
 from fcam.run import Run
-from fcam.seeds import IGNORE, sample_seeds
+from fcam.seeds import IGNORE, SeedMaps, sample_seeds
 from fcam.sharpen import SEEDS, sharp_maps, sharpening
 from fcam.train import train
 
 THRESHOLD = 0.7
 
 
-def taught_by(maps: torch.Tensor, by: Sharpener, images: torch.Tensor) -> torch.Tensor:
-    teach = sharp_maps(lambda images, features, labels: maps, THRESHOLD, by)
+def taught_by(
+    maps: torch.Tensor, by: Sharpener, images: torch.Tensor, class_maps: torch.Tensor | None = None
+) -> torch.Tensor:
+    says = torch.zeros_like(maps) if class_maps is None else class_maps
+    teach = sharp_maps(lambda *_: maps, lambda *_: says, THRESHOLD, by)
     return teach(images, [], torch.zeros(len(images), dtype=torch.int64))
 
 
@@ -41,6 +45,45 @@ def test_the_teachers_object_ends_where_the_photos_does(by: Sharpener) -> None:
 
     assert overlap(maps[0] > THRESHOLD) < 0.85
     assert overlap(learned[0] == 1) > 0.95
+
+
+def test_of_two_things_that_stand_out_the_one_of_the_photos_class_teaches() -> None:
+    images, object = disc()
+    images, other = torch.cat((images, images.flip(-1)), -1), torch.cat((object.new_zeros(96, 96), object), 1)
+    object = torch.cat((object, object.new_zeros(96, 96)), 1)
+    maps = torch.where(object, 0.8, torch.where(other, 0.65, 0.05))[None]
+    assert taught_by(maps, "refine", images / 255)[0][other].mean() > 0.9
+    learned = taught_by(maps, "refine", images / 255, blurred(object, 12))[0]
+    assert learned[object].mean() > 0.95
+    assert not learned[other].any()
+
+
+def test_the_class_maps_are_those_that_the_first_round_learned_from(
+    tiny_config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[SeedMaps] = []
+    monkeypatch.setattr(stages, "sharp_maps", lambda maps, class_maps, *_: shown.append(class_maps) or maps)
+
+    def own(images: torch.Tensor, features: object, labels: torch.Tensor) -> torch.Tensor:
+        return images.mean(1)
+
+    config = dataclasses.replace(tiny_config, sharpen=1, rounds=2)
+    train(dataclasses.replace(config, out=str(tmp_path / "own")), own)
+    run = train(dataclasses.replace(config, method="smoothgradcampp", out=str(tmp_path / "cams")))
+    assert shown[0] is own
+    model = FCAM.from_pretrained(run).eval()
+    images, labels = torch.rand(3, 3, 64, 64), torch.tensor([0, 1, 1])
+    top = model(images).features
+    expected = cams.interpolated(
+        model.classifier,
+        images,
+        top[-1],
+        labels,
+        "smoothgradcampp",
+        generator=torch.Generator().manual_seed(0),
+    )
+    for _ in range(2):
+        assert torch.equal(shown[1](images, top, labels), expected)
 
 
 def test_seeds_come_from_both_sides_up_to_the_border() -> None:

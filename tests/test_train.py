@@ -609,14 +609,36 @@ def test_tensorboard_shows_every_term_and_score_by_stage_and_does_not_move_the_r
 
 
 def test_a_scored_epoch_takes_the_place_of_one_that_could_not_be_scored():
-    assert _is_better(0.0, None)
-    assert _is_better(0.0, {"epoch": 1, "value": None})  # resumed after val got its boxes
-    assert _is_better(None, {"epoch": 1, "value": 50.0})
-    assert [_is_better(value, {"epoch": 1, "value": 50.0}) for value in (49.0, 50.0, 51.0)] == [
-        False,
-        False,
-        True,
+    unscored = {"epoch": 1, "value": None, "finer": None}
+    assert _is_better({"value": 0.0, "finer": None}, None)
+    assert _is_better({"value": 0.0, "finer": None}, unscored)  # resumed after val got its boxes
+    assert _is_better(unscored, {"value": 50.0, "finer": None})
+    better = [
+        _is_better({"value": v, "finer": None}, {"value": 50.0, "finer": None}) for v in (49.0, 50.0, 51.0)
     ]
+    assert better == [False, False, True]
+
+
+def test_of_epochs_that_get_as_many_boxes_right_the_one_that_fits_them_better_stands():
+    best = {"epoch": 1, "value": 50.0, "finer": 40.0}
+    better = [_is_better({"value": 50.0, "finer": finer}, best) for finer in (39.0, 40.0, 41.0)]
+    assert better == [False, False, True]
+    assert not _is_better({"value": 49.0, "finer": 99.0}, best)
+    assert _is_better({"value": 51.0, "finer": 0.0}, best)
+    assert not _is_better({"value": 50.0, "finer": 99.0}, {"epoch": 1, "value": 50.0})  # an earlier version's
+
+
+def test_the_epoch_of_a_run_is_the_best_of_its_log(tiny_config, tmp_path):
+    stages = {
+        name: dataclasses.replace(getattr(tiny_config, name), select="max_box_acc", epochs=3)
+        for name in ("stage1", "stage2")
+    }
+    run = Run(train(dataclasses.replace(tiny_config, **stages, out=str(tmp_path / "run"))))
+    for stage in ("classifier", "decoder"):
+        records = [record for record in run.records() if record["stage"] == stage]
+        values = [(r["val"]["max_box_acc"], r["val"]["max_box_acc_v2"], -r["epoch"]) for r in records]
+        best = records[-1]["best"]
+        assert (best["value"], best["finer"], -best["epoch"]) == max(values)
 
 
 def test_sharpening_goes_on_with_the_decoders_own_sharper_maps(tiny_run, tiny_config, tmp_path, monkeypatch):
@@ -634,7 +656,7 @@ def test_sharpening_goes_on_with_the_decoders_own_sharper_maps(tiny_run, tiny_co
     thresholds = FCAM.from_pretrained(tiny_run).metadata["thresholds"]["fcam"]
     cuts = []
     monkeypatch.setattr(
-        "fcam.stages.sharp_maps", lambda maps, threshold, by: cuts.append((threshold, by)) or maps
+        "fcam.stages.sharp_maps", lambda maps, cams, threshold, by: cuts.append((threshold, by)) or maps
     )
     train(dataclasses.replace(sharper, sharpen_by="grabcut", out=str(tmp_path / "as val says")))
     monkeypatch.setattr("fcam.train.has_truth_for", lambda metric, root: False)

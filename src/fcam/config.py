@@ -167,7 +167,8 @@ class StageConfig:
     average: Share = 0.0
     """Share that the moving average of the weights keeps per step (ours); 0 keeps the last weights, as the paper does."""
     select: SelectionMetric = "max_box_acc"
-    """Metric on `val` by which the epoch is chosen; the first epoch that reaches the maximum wins."""
+    """Metric on `val` by which the epoch is chosen; the first that reaches the maximum wins, of those equal by max_box_acc the
+    first best by max_box_acc_v2."""
 
 
 @dataclass(frozen=True)
@@ -211,8 +212,8 @@ class TrainConfig:
     """Times that stage 2 runs: from the second on, a fresh decoder learns from seeds in the map of the one before instead of in
     the CAM (ours; the paper has one)."""
     sharpen: Annotated[int, Within(0, 10_000)] = 0
-    """Epochs that the decoder goes on for after stage 2, learning from its own maps once these follow the photo's edges (ours;
-    the paper has none)."""
+    """Epochs that the decoder goes on for after stage 2, learning from its own maps once these are raised where the CAM of the
+    photo's class is and follow its edges (ours; the paper has none)."""
     sharpen_by: Sharpener = "refine"
     """What makes them follow the edges: refine, or refine and then grabcut, which needs OpenCV (the extra grabcut)."""
     mosaics: Annotated[float, Within(0, 10)] = 0.0

@@ -1,7 +1,8 @@
-"""Sharpening: a trained decoder goes on with its own maps as teacher, once they follow the photo's edges; ours.
+"""Sharpening: a trained decoder goes on with its own maps as teacher, made better by all that training knows; ours.
 
-What `fcam.refine` and `fcam.grabcut` make of a map is better than the map, and takes longer than the network. A decoder that
-learns it gives it in the one pass that it takes anyway.
+The label says which CAM tells the object from whatever else stands out in a photo, and `fcam.refine` and `fcam.grabcut`, which
+take longer than the network, find its edges. A decoder that learns the outcome gives it in the one pass that it takes anyway,
+and without a label.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from fcam.config import ALWAYS, SeedConfig, Sharpener, TrainConfig
 from fcam.grabcut import grabcut
 from fcam.losses.total import TERMS
+from fcam.predict.ways import filled
 from fcam.refine import refine
 from fcam.seeds import SeedMaps, quantize
 
@@ -30,17 +32,22 @@ def sharpening(config: TrainConfig) -> TrainConfig:
     return replace(config, seeds=SEEDS, loss=loss, stage2=replace(config.stage2, epochs=config.sharpen))
 
 
-def sharp_maps(maps_of: SeedMaps, threshold: float, by: Sharpener = "refine") -> SeedMaps:
+def sharp_maps(
+    maps_of: SeedMaps, class_maps: SeedMaps, threshold: float, by: Sharpener = "refine"
+) -> SeedMaps:
     """Maps of zeros and ones to sample seeds in: a teacher's maps along the edges of their photos, cut at `threshold`.
 
     Args:
         maps_of: gives the teacher's maps.
+        class_maps: gives the maps of the photos' classes, such as CAMs; where they are high a teacher's map is raised
+            (`fcam.predict.ways.filled`), so that of the things that stand out in a photo the one of its class is cut out.
         threshold: share of a map's maximum, [0, 1), at which the teacher's object begins.
         by: "refine" for `fcam.refine`, "grabcut" for that and `fcam.grabcut` after it, which needs OpenCV.
     """
 
     def seed_maps(images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
-        maps = refine(images, maps_of(images, features, labels), threshold)
+        maps = filled(maps_of(images, features, labels), class_maps(images, features, labels))
+        maps = refine(images, maps, threshold)
         if by == "grabcut":
             maps = grabcut((images * 255).round().byte(), maps, threshold)
         return _cut(maps, threshold)

@@ -132,10 +132,7 @@ class DecoderStage(nn.Module):
     ) -> Tensor:
         if self.seed_maps is not None:
             return _untraced(self.seed_maps, images, features, labels)
-        method, variant = self.config.method, self.config.variant
-        return cams.interpolated(
-            self.model.classifier, images, features[-1], labels, method, variant, generator
-        )
+        return _cams(self.model, self.config, images, features, labels, generator)
 
 
 @torch.no_grad()
@@ -167,13 +164,14 @@ def stages_of(
     run's.
 
     Args:
-        seed_maps: what the first round samples in, instead of the CAM.
+        seed_maps: what the first round samples in, instead of the CAM; sharpening too takes it for the maps of the classes.
         threshold: where the decoder's map as it is now is cut; asked for before sharpening.
     """
     if trains_classifier(config):
         yield ClassifierStage(model, config)
     if config.stages == "classifier":
         return
+    class_maps = seed_maps or class_maps_of(model, config)
     untrained = copy.deepcopy(model.decoder.state_dict())
     rounds = 0 if sharpens_only(config) else config.rounds
     before = rounds - (not config.sharpen)
@@ -184,7 +182,7 @@ def stages_of(
             model.decoder.load_state_dict(untrained)
         yield DecoderStage(model, config, seed_maps, names[number])
     if config.sharpen:
-        teacher = sharp_maps(maps_of(model.decoder), threshold(), config.sharpen_by)
+        teacher = sharp_maps(maps_of(model.decoder), class_maps, threshold(), config.sharpen_by)
         yield DecoderStage(model, sharpening(config), teacher)
 
 
@@ -197,3 +195,25 @@ def maps_of(decoder: Decoder) -> SeedMaps:
             return foreground(teacher.to(images.device)(features, images.shape[-2:])).float()
 
     return seed_maps
+
+
+def class_maps_of(model: FCAM, config: TrainConfig) -> SeedMaps:
+    """The classifier's own maps of `config.method`, the same at every call also where the method looks at noisy copies."""
+
+    def class_maps(images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
+        return _cams(model, config, images, features, labels, torch.Generator(images.device).manual_seed(0))
+
+    return class_maps
+
+
+def _cams(
+    model: FCAM,
+    config: TrainConfig,
+    images: Tensor,
+    features: Sequence[Tensor],
+    labels: Tensor,
+    generator: torch.Generator | None,
+) -> Tensor:
+    return cams.interpolated(
+        model.classifier, images, features[-1], labels, config.method, config.variant, generator
+    )

@@ -43,6 +43,8 @@ from fcam.start import build, check_classes, introduce
 
 IMAGENET_CLASSES = 1000
 """With so many classes a pretrained backbone may bring its own head."""
+FINER = {"max_box_acc": "max_box_acc_v2"}
+"""What tells epochs apart that a metric of few photos has equal: MaxBoxAccV2 counts the same boxes at three overlaps."""
 NAME_ONE = "name its run with --classifier-from, or your own with --classifier, or train both stages"
 
 
@@ -179,8 +181,9 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
                 say(
                     f"no mask of val shows an object, so {settings.select} chooses no epoch and the last one stands; {MASKS}"
                 )
-            if _is_better(value, state["best"]):
-                state["best"] = {"epoch": epoch, "value": value}
+            chosen = {"epoch": epoch, "value": value, "finer": scores.get(FINER.get(settings.select, ""))}
+            if _is_better(chosen, state["best"]):
+                state["best"] = chosen
                 state["best_weights"] = copy_of(trained)
         state |= {"epoch": epoch, **optimization.state_dict()}
         record = {
@@ -202,12 +205,17 @@ def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accele
     accelerator.free_memory()
 
 
-def _is_better(value: float | None, best: dict[str, Any] | None) -> bool:
-    """Whether an epoch of this value on `val` takes the place of the best so far; without values the last one does.
+def _is_better(new: dict[str, Any], best: dict[str, Any] | None) -> bool:
+    """Whether an epoch takes the place of the best so far by its value on `val`; without values the last one does.
 
     An interrupted run may have got boxes or masks for `val` since: a scored epoch takes the place of one without a score.
     """
-    return best is None or value is None or best["value"] is None or value > best["value"]
+    if best is None or new["value"] is None or best["value"] is None:
+        return True
+    if new["value"] != best["value"]:
+        return new["value"] > best["value"]
+    # A run that was interrupted may come from a version that kept no finer value.
+    return None not in (new.get("finer"), best.get("finer")) and new["finer"] > best["finer"]
 
 
 def _validate(model: FCAM, stage: Stage, config: TrainConfig) -> dict[str, float]:
