@@ -85,11 +85,16 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean:.1f}" if len(values) < 2 else f"{mean:.1f} ± {statistics.stdev(values):.1f}"
 
 
+def finished(configs: Sequence[TrainConfig]) -> list[Sequence[TrainConfig]]:
+    """Those runs and, where all of them are there, the sharpened ones."""
+    again = [sharpened(config) for config in configs]
+    return [configs, again] if all(map(is_finished, again)) else [configs]
+
+
 def row(name: str, method: str, configs: Sequence[TrainConfig]) -> str:
     """One line of the table."""
     metric = HEADLINE[name.removesuffix(SLOW)]
-    stages = [configs, [sharpened(config) for config in configs]]
-    stages = [own for own in stages if all(map(is_finished, own))]
+    stages = finished(configs)
     found = reports(configs)
     cam = [number(r["maps"]["cam"], metric) for r in found]
     cells = [name, method, NAMES[metric], spread(cam)]
@@ -104,11 +109,12 @@ def row(name: str, method: str, configs: Sequence[TrainConfig]) -> str:
 
 def threshold_row(data_set: str, configs: Sequence[TrainConfig]) -> str:
     """One line of the table of thresholds: MaxBoxAcc at the best one of `test`, and at the best one of `val`."""
-    cells = [data_set]
-    for kind in ("cam", "fcam"):
-        maps = [r["maps"][kind] for r in reports(configs)]
-        for own in (maps, [m["transferred"] for m in maps]):
-            cells.append(f"{statistics.fmean(number(m, 'max_box_acc') for m in own):.1f}")
+    cells, stages = [data_set], finished(configs)
+    for kind, own in (("cam", configs), *(("fcam", own) for own in stages)):
+        maps = [r["maps"][kind] for r in reports(own)]
+        for rule in (maps, [m["transferred"] for m in maps]):
+            cells.append(spread([number(m, "max_box_acc") for m in rule]))
+    cells += ["-", "-"] * (2 - len(stages))
     return "| " + " | ".join(cells) + " |"
 
 
@@ -131,7 +137,10 @@ HEAD = (
     "seeds",
     "minutes",
 )
-THRESHOLD_HEAD = ("set", "CAM, best", "CAM, from val", "F-CAM, best", "F-CAM, from val")
+THRESHOLD_HEAD = (
+    "set",
+    *(f"{map}, {rule}" for map in ("CAM", "F-CAM", "sharpened") for rule in ("best", "from val")),
+)
 
 
 def table(head: Sequence[str], rows: Sequence[str]) -> str:
@@ -183,7 +192,7 @@ def main() -> None:
     for name, method in product(ROWS, arguments.methods):
         done = [c for c in configs(name, method, sorted({*SEEDS, *arguments.seeds})) if is_finished(c)]
         rows += [row(name, method, done)] if done else []
-        thresholds += [threshold_row(name, done)] if done and method == "cam" and name in HEADLINE else []
+        thresholds += [threshold_row(name, done)] if done and method == "cam" else []
     print(table(HEAD, rows))
     if RESULTS.exists() and rows:
         insert(RESULTS, "photo_sets", table(HEAD, rows))

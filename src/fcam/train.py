@@ -54,8 +54,8 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     Args:
         config: every setting of the run.
         seed_maps: maps to sample seeds in, instead of the CAM of `config.method`: a function of images (B, 3, H, W),
-            their features f1..fD and labels (B,), which returns (B, H, W) in [0, 1]. It is not part of the run's
-            folder, so resuming needs it again.
+            their features f1..fD and labels (B,), which returns (B, H, W) in [0, 1]. Sharpening takes it for the CAM as
+            well. It is not part of the run's folder, so resuming needs it again.
 
     Returns:
         the run's folder.
