@@ -25,7 +25,7 @@ from fcam.model import FCAM
 from fcam.model_card import card_threshold
 from fcam.run import load_config
 from fcam.seeds import SeedMaps
-from fcam.sharpen import sharp_maps
+from fcam.sharpen import cut_maps, sharp_maps
 from fcam.stages import class_maps_of, maps_of
 from thresholds import overlap
 
@@ -42,8 +42,7 @@ def teachers(model: FCAM, run: Path, by: Sharpener) -> dict[str, SeedMaps]:
         return images.new_zeros((len(images), *images.shape[-2:]))
 
     def cut(images: Tensor, features: Sequence[Tensor], labels: Tensor) -> Tensor:
-        maps = own(images, features, labels)
-        return (maps >= threshold * maps.amax((1, 2), keepdim=True)).float()
+        return cut_maps(own(images, features, labels), threshold)
 
     return {
         "map": cut,

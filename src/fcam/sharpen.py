@@ -50,12 +50,12 @@ def sharp_maps(
         maps = refine(images, maps, threshold)
         if by == "grabcut":
             maps = grabcut((images * 255).round().byte(), maps, threshold)
-        return _cut(maps, threshold)
+        return cut_maps(maps, threshold)
 
     return seed_maps
 
 
-def _cut(maps: Tensor, threshold: float) -> Tensor:
-    """Zeros and ones, (B, H, W) float: the masks that prediction would cut."""
+def cut_maps(maps: Tensor, threshold: float) -> Tensor:
+    """Zeros and ones, (B, H, W) float: the masks that prediction would cut at a share `threshold` of each map's maximum."""
     levels = quantize(maps)
     return (levels > (threshold * levels.amax((1, 2), keepdim=True)).long()).float()

@@ -215,7 +215,7 @@ def _is_better(new: dict[str, Any], best: dict[str, Any] | None) -> bool:
     if new["value"] != best["value"]:
         return new["value"] > best["value"]
     # A run that was interrupted may come from a version that kept no finer value.
-    return None not in (new.get("finer"), best.get("finer")) and new["finer"] > best["finer"]
+    return None not in (new["finer"], best.get("finer")) and new["finer"] > best["finer"]
 
 
 def _validate(model: FCAM, stage: Stage, config: TrainConfig) -> dict[str, float]:
