@@ -16,7 +16,7 @@ from fcam.config import ModelConfig, StageConfig, TrainConfig
 from fcam.errors import FcamError
 from fcam.model import FCAM
 from fcam.run import Run, load_config
-from fcam.settings import settle
+from fcam.settings import as_given, settle
 from fcam.start import build
 from fcam.tables.paper import settings
 from fcam.train import train
@@ -142,6 +142,15 @@ def test_what_a_given_decoder_cannot_do_without(
 ) -> None:
     with pytest.raises(FcamError, match=words):
         settle(dataclasses.replace(going_on, **change))  # type: ignore[arg-type]
+
+
+def test_a_run_that_starts_from_the_settings_of_another_takes_the_classifier_of_the_decoder_it_names(
+    going_on: TrainConfig,
+) -> None:
+    earlier = as_given(settle(going_on))
+    assert settle(dataclasses.replace(earlier, decoder_from="other")).classifier_from == "other"
+    named = settle(dataclasses.replace(going_on, classifier_from="third"))
+    assert as_given(named) == named
 
 
 def test_its_own_classifier_is_taken_only_where_none_is_named(going_on: TrainConfig) -> None:

@@ -64,9 +64,10 @@ def train(arguments: list[str]) -> int:
     from fcam.config import TrainConfig
     from fcam.recipes import recipe
     from fcam.run import load_config
+    from fcam.settings import as_given
 
     name, *rest = arguments
-    start = load_config(name) if name.endswith((".yaml", ".yml")) else recipe(name)
+    start = as_given(load_config(name)) if name.endswith((".yaml", ".yml")) else recipe(name)
     config = _parse(TrainConfig, f"train {name}", rest, f"fcam train {name} --data ROOT --out RUN", start)
     for field in ("data", "out"):
         if not getattr(config, field):

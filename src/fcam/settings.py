@@ -62,6 +62,12 @@ def settle(config: TrainConfig) -> TrainConfig:
     )
 
 
+def as_given(config: TrainConfig) -> TrainConfig:
+    """A run's settings as they were given to it: without the classifier that `settle` took from the decoder's model."""
+    came_along = config.stages == "decoder" and config.classifier_from == config.decoder_from
+    return dataclasses.replace(config, classifier_from="") if came_along else config
+
+
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 

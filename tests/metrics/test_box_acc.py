@@ -181,6 +181,8 @@ def test_thresholds_oracle_and_carried_over() -> None:
         test.at_threshold(0.123)
     with pytest.raises(FcamError, match=r"shape \(3,\), got \(2,\)"):
         test.at_threshold(torch.tensor([0.1, 0.2]))
+    with pytest.raises(FcamError, match="tau is 'low', but a threshold is a number"):
+        test.at_threshold("low")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

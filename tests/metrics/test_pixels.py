@@ -115,6 +115,11 @@ def test_precision_recall_and_overlap_at_every_threshold() -> None:
     assert overlap.compute() == overlap.curve().max()
     assert overlap.at_threshold(overlap.best_threshold()) == overlap.compute()
     assert overlap.at_threshold(overlap.plateau_threshold()) == overlap.compute()
+    for metric in (area, overlap):
+        with pytest.raises(FcamError, match="tau is None, but a threshold is a number"):
+            metric.at_threshold(None)
+        with pytest.raises(FcamError, match="tau must be one number, got 2"):
+            metric.at_threshold([0.1, 0.2])
     with pytest.raises(FcamError, match=r"0\.33 is not among"):
         overlap.at_threshold(0.33)
     with pytest.raises(FcamError, match=r"0\.33 is not among"):

@@ -151,7 +151,7 @@ class BoxTally(Tally):
             FcamError: a threshold that is not on this metric's grid.
         """
         curve = self.curve()
-        wanted = torch.as_tensor(tau, dtype=torch.float64).cpu()
+        wanted = numbers(tau)
         if wanted.ndim and wanted.shape != curve.shape[:-1]:
             raise FcamError(
                 f"tau must be one number or have shape {tuple(curve.shape[:-1])}, got {tuple(wanted.shape)}"
@@ -170,6 +170,24 @@ def plateau(curve: Tensor) -> Tensor:
 
     best = (curve == curve.amax(-1, keepdim=True)).numpy().astype(np.int8)
     return torch.from_numpy(np.asarray(np.apply_along_axis(middle, -1, best)))
+
+
+def numbers(tau: Any) -> Tensor:
+    """Return thresholds as float64 on the CPU; raise `FcamError` for what is no number."""
+    try:
+        return torch.as_tensor(tau, dtype=torch.float64).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:  # torch's errors for what it cannot read
+        raise FcamError(
+            f"tau is {shown(tau)}, but a threshold is a number; take what a metric's best_threshold() returns"
+        ) from error
+
+
+def number_index(grid: np.ndarray, tau: Any) -> int:
+    """Return the place of one threshold in an ascending grid; raises as `grid_index`, and for several."""
+    wanted = numbers(tau)
+    if wanted.numel() != 1:
+        raise FcamError(f"tau must be one number, got {wanted.numel()}; give this metric one at a time")
+    return int(grid_index(grid, wanted.reshape(()).numpy()))
 
 
 def grid_index(grid: np.ndarray, tau: np.ndarray) -> np.ndarray:

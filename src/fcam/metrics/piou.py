@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fcam.metrics.box_acc import grid_index, plateau
+from fcam.metrics.box_acc import number_index, plateau
 from fcam.metrics.histogram import PixelTally
 
 
@@ -55,4 +54,4 @@ class PIoU(PixelTally):
 
         Raises `FcamError` for a threshold that is not on this metric's grid.
         """
-        return self.curve()[int(grid_index(self.edges[:-1], np.asarray(float(tau))))]
+        return self.curve()[number_index(self.edges[:-1], tau)]

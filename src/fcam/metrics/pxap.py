@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fcam.metrics.box_acc import grid_index
+from fcam.metrics.box_acc import number_index
 from fcam.metrics.histogram import PixelTally
 
 
@@ -89,7 +89,7 @@ class PxAP(PixelTally):
         """
         with self._synced():
             true, false, positives, _ = self._counts()
-        i = int(grid_index(self.edges, np.asarray(float(tau))))
+        i = number_index(self.edges, tau)
         predicted = int(true[i] + false[i])
         return PixelScores(
             precision=100 * int(true[i]) / predicted if predicted else float("nan"),
