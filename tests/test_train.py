@@ -541,6 +541,16 @@ def test_a_loss_that_is_not_finite_names_step_term_and_checkpoint(tiny_config, t
         FcamError, match=r"crf term became nan in step 1 of epoch 2.*decoder\.pt holds epoch 1"
     ):
         train(dataclasses.replace(tiny_config, out=str(tmp_path / "run")))
+    with pytest.raises(FcamError, match="is a run that is not finished.* in .*classifier$"):
+        FCAM.from_pretrained(tmp_path / "run")
+    # Another run starts from the classifier that this one trained, and ends as one that came to its end.
+    monkeypatch.undo()
+    kept = tmp_path / "run" / "classifier"
+    again = dataclasses.replace(tiny_config, stages="decoder", classifier_from=str(kept))
+    train(dataclasses.replace(again, out=str(tmp_path / "again")))
+    assert train(dataclasses.replace(tiny_config, out=str(tmp_path / "run"), resume=True))
+    assert same(weights(tmp_path / "again"), weights(tmp_path / "run"))
+    assert not kept.exists()
 
 
 def test_accumulation_moves_the_weights_once_per_group_of_steps(tiny_config, tmp_path, monkeypatch):

@@ -24,6 +24,8 @@ from fcam.files import write_bytes, write_json
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 FORMAT = 1
+CLASSIFIER = "classifier"
+"""Folder in which a run keeps the model of its stage 1 until its own is whole."""
 Part = Literal["classifier", "decoder"]
 """What the names of a model's weights begin with."""
 
@@ -58,6 +60,11 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
+            if (folder / CLASSIFIER / CONFIG).is_file():
+                raise FcamError(
+                    f"{folder} is a run that is not finished and has no model yet; its classifier, as stage 1 left it, is in "
+                    f"{folder / CLASSIFIER}"
+                )
             raise FcamError(
                 f"{folder} is not a saved model: {name} is missing; give the folder save_pretrained wrote"
             )

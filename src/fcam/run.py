@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import shutil
 import types
 import typing
 import warnings
@@ -15,9 +16,10 @@ from typing import Any, TypeGuard
 import torch
 import yaml
 
-from fcam import files
+from fcam import checkpoint, files
 from fcam.config import TrainConfig
 from fcam.errors import FcamError, cut, shown
+from fcam.model import FCAM
 from fcam.origin import PARTS, Origin, origin_of
 
 FREE_TO_CHANGE = {"resume", "workers", "out", "data", "compile", "tensorboard", "name"}
@@ -96,12 +98,14 @@ class Run:
     """The folder of one training run.
 
     `config.yaml`, `origin.json` (what lay under its names), `log.jsonl` (a line per epoch), `state/` (resume point per stage),
-    `model/`, `metrics.json`.
+    `model/`, `metrics.json`. `classifier/` is there from the end of stage 1 until `model/` is: a model whose decoder was never
+    trained, for another run to start from should this one not come to its end.
     """
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         self.model = self.root / "model"
+        self.classifier = self.root / checkpoint.CLASSIFIER
         self.metrics = self.root / "metrics.json"
 
     def open(self, config: TrainConfig, origin: Origin | None = None) -> None:
@@ -126,6 +130,7 @@ class Run:
         self._check_same(config, origin or Origin())
         files.remove_leftovers(self.root / "state")
         files.remove_leftovers(self.model)
+        files.remove_leftovers(self.classifier)
         self._write(config, origin)  # data set and classifier may have moved
 
     def _check_same(self, config: TrainConfig, origin: Origin) -> None:
@@ -215,6 +220,16 @@ class Run:
             if split in ("", report.get("split")):
                 return report
         return None
+
+    def keep_classifier(self, model: FCAM) -> None:
+        """Leave the model as stage 1 made it until there is a whole one."""
+        model.metadata["decoder_trained"] = False
+        model.save_pretrained(self.classifier)
+
+    def keep_model(self, model: FCAM) -> None:
+        """Write the finished model, and then only remove the one of stage 1."""
+        model.save_pretrained(self.model)
+        shutil.rmtree(self.classifier, ignore_errors=True)
 
     def state_path(self, stage: str) -> Path:
         """Resume point of `stage`."""

@@ -157,9 +157,12 @@ def outputs_of(classes: list[str], num_outputs: int, config: TrainConfig) -> lis
     for name in classes:
         if count[name] != 1:
             near = difflib.get_close_matches(name, names, n=2)
-            found = "twice" if count[name] else f"not{f', near are {shown(near)}' if near else ''}"
+            found = (
+                f"stands twice in {config.class_names}" if count[name] else f"is not in {config.class_names}"
+            )
+            hint = f", near are {shown(near)}" if near and not count[name] else ""
             raise FcamError(
-                f"the class {name!r} of {config.data} stands {found} in {config.class_names}; rename the folder or the line"
+                f"the class {name!r} of {config.data} {found}{hint}; rename the folder or the line"
             )
     outputs = [names.index(name) for name in classes]
     return None if outputs == list(range(num_outputs)) else outputs

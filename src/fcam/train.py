@@ -84,6 +84,8 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
         accelerator.init_trackers("tensorboard")
     for stage in stages_of(model, config, seed_maps, lambda: _threshold(model, config)):
         train_stage(stage, model, config, run, accelerator)
+        if stage.name == "classifier" and accelerator.is_main_process:
+            run.keep_classifier(model)  # whatever befalls the decoder, another run can start from it
     model.metadata["decoder_trained"] = config.stages != "classifier"
     model.metadata["method"], model.metadata["variant"] = config.method, config.variant
     _evaluate_and_save(model, config, run, accelerator)
@@ -256,11 +258,11 @@ def _evaluate_and_save(model: FCAM, config: TrainConfig, run: Run, accelerator: 
     model.metadata["environment"] = environment(accelerator.device, config.precision)
     if accelerator.is_main_process:
         model.metadata["thresholds"] = checkpoint.remembered_thresholds(run.model, model.state_dict())
-        model.save_pretrained(run.model)  # whatever befalls the evaluation, the model is there
+        run.keep_model(model)  # whatever befalls the evaluation, the model is there
     split = next((name for name in ("test", "val") if name in splits(config.data)), None)
     report = evaluate(model, config.data, split, config.crop, _map_options(config)) if split else None
     if accelerator.is_main_process:
-        model.save_pretrained(run.model)
+        run.keep_model(model)
         if report is not None:
             files.write_json(run.metrics, report)
     accelerator.wait_for_everyone()

@@ -79,7 +79,7 @@ class PredictConfig:
     device: str | None = None
     """cpu, cuda, cuda:1, ...; default: the GPU where there is one."""
     workers: int | None = None
-    """Threads that decode, and as many that write; default: the number of cores."""
+    """Threads that decode, and as many that write; default: the number of cores, 8 at most."""
     classifier: str = ""
     """module.path:factory that builds the classifier, for a model made from your own code."""
     max_megapixels: float = MAX_PIXELS / 1e6
