@@ -58,6 +58,16 @@ def test_of_two_things_that_stand_out_the_one_of_the_photos_class_teaches() -> N
     assert not learned[other].any()
 
 
+def test_a_photo_that_is_all_object_teaches_nothing() -> None:
+    images, maps = torch.full((2, 3, 96, 96), 0.5), torch.full((2, 96, 96), 0.9)
+    maps[0, :, :3], maps[1, :, :9] = 0.1, 0.1  # 3 and 9 % of background
+    learned = taught_by(maps, "refine", images)
+    seeds = sample_seeds(learned, SEEDS, torch.Generator().manual_seed(0))
+    assert (seeds[0] == IGNORE).all()
+    assert (seeds[1, :, 9:] != 0).all()
+    assert (seeds[1] == 0).any()
+
+
 def test_the_class_maps_are_those_that_the_first_round_learned_from(
     tiny_config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ SEEDS = SeedConfig(
     n_minus=0.05, foreground_pixels=50, background_pixels=50, erosion=1, erosion_iterations=0, dilation=1
 )
 """Where both sides are known up to their border, seeds come from anywhere, and many of them. The background of a map of zeros
-and ones is one tie, so `n_minus` only keeps images that are nearly all object from lending it some."""
+and ones is one tie; an image with less of it than `n_minus` would lend it some of its object (`_but_for_whole_photos`)."""
 
 
 def sharpening(config: TrainConfig) -> TrainConfig:
@@ -50,9 +50,15 @@ def sharp_maps(
         maps = refine(images, maps, threshold)
         if by == "grabcut":
             maps = grabcut((images * 255).round().byte(), maps, threshold)
-        return cut_maps(maps, threshold)
+        return _but_for_whole_photos(cut_maps(maps, threshold))
 
     return seed_maps
+
+
+def _but_for_whole_photos(masks: Tensor) -> Tensor:
+    """Zeros for the photos whose mask leaves less than n⁻ of background: such a map gives no seeds, and the photo is passed over."""
+    background = (masks == 0).float().mean((1, 2), keepdim=True)
+    return masks * (background >= SEEDS.n_minus)
 
 
 def cut_maps(maps: Tensor, threshold: float) -> Tensor:
