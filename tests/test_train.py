@@ -553,6 +553,14 @@ def test_a_loss_that_is_not_finite_names_step_term_and_checkpoint(tiny_config, t
     assert not kept.exists()
 
 
+def test_a_test_split_that_cannot_be_read_is_found_before_training(tiny_config, drawn_set, tmp_path):
+    data = shutil.copytree(drawn_set, tmp_path / "data")
+    (data / "metadata" / "test" / "localization.txt").write_text("a,b\n")
+    with pytest.raises(FcamError, match=r"test/localization\.txt"):
+        train(dataclasses.replace(tiny_config, data=str(data), out=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
 def test_accumulation_moves_the_weights_once_per_group_of_steps(tiny_config, tmp_path, monkeypatch):
     calls, step = [], torch.optim.SGD.step
     monkeypatch.setattr(

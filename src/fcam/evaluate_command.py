@@ -44,8 +44,9 @@ class EvaluateConfig:
     split: str = "test"
     """train, val or test; it must have boxes or masks."""
     out: Path | None = None
-    """File for the numbers; default: in the folder of the run, or the current one, metrics.json for the run's own data, method
-    and size on test, and otherwise a file named by what is different, such as metrics-val.json or metrics-test-DATA.json."""
+    """File for the numbers, or a folder for it; default: in the folder of the run, or the current one, metrics.json for the
+    run's own data, method and size on test, and otherwise a file named by what is different, such as metrics-val.json or
+    metrics-test-DATA.json."""
     method: str = ""
     """CAM method that stands beside F-CAM; default: the one of training."""
     save_maps: Path | None = None
@@ -83,13 +84,13 @@ def run_evaluate(config: EvaluateConfig) -> int:
         if getattr(config, name) < least:
             raise FcamError(f"--{name.replace('_', '-')} is {getattr(config, name)}; take {least} or more")
     if config.maps is not None:
+        out = _file_of_maps(config)
         report = evaluate_map_files(config.maps, config.metadata, config.split, config.data)
-        out = config.out or Path("metrics.json")
     else:
         report, out = _evaluate_model(config)
     if process_state().is_main_process:
+        print_table(report)  # first: numbers of hours must not be lost because the disk is full now
         files.write_json(out, report)
-        print_table(report)
         if empty := scores.no_object(report):
             say(empty)
         elif all(row["max_box_acc"] is None and row["pxap"] is None for row in report["maps"].values()):
@@ -100,8 +101,33 @@ def run_evaluate(config: EvaluateConfig) -> int:
     return 0
 
 
+def _file_of_maps(config: EvaluateConfig) -> Path:
+    """Where the numbers of heat maps go."""
+    if config.out is None and Path("config.yaml").is_file():
+        raise FcamError(
+            f"the current folder is a run's, whose metrics.json is its own; say with --out FILE where the numbers of "
+            f"{config.maps} go"
+        )
+    return _writable(config.out or Path(), "metrics.json")
+
+
+def _writable(out: Path, name: str) -> Path:
+    """The file for the numbers, `out` or `name` in that folder, once it is known that it can be written."""
+    out = out / name if out.is_dir() else out
+    if process_state().is_main_process:
+        files.check_writable(out)
+    return out
+
+
+def _run_of(model: str) -> Path:
+    """The folder of a run where `model` is what the run holds under that name, and otherwise `model` itself."""
+    folder = Path(os.path.abspath(model))
+    inside = folder.name == "model" and (folder.parent / "config.yaml").is_file()
+    return Path(os.path.relpath(folder.parent)) if inside else Path(model)
+
+
 def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
-    folder = Path(config.model)
+    folder = _run_of(config.model)
     is_run = (folder / "config.yaml").is_file()
     data = config.data or (load_config(folder).data if is_run else "")
     if not data:
@@ -110,21 +136,9 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
         raise FcamError(
             f"{config.model} was trained on {data}, which is not there; say where its data set lies with --data ROOT"
         )
-    model = FCAM.from_pretrained(resolve(config.model), config.classifier or None).to(process_state().device)
-    if config.ways.on and model.metadata.get("decoder_trained") is False:
-        raise FcamError(
-            f"the decoder of {config.model} was never trained, so there is no F-CAM to look at with --{config.ways.on[0]}; "
-            f"train it first: fcam train --resume --out {config.model}"
-        )
-    classes = open_dataset(data, config.split).classes
-    known, wanted = model.classifier.num_classes, len(classes)
-    if known != wanted:
-        raise FcamError(
-            f"{config.model} knows {known} classes and {data} has {wanted}, so its labels mean other classes; "
-            f"evaluate a model of these classes: fcam train folder-lite0-cam --data {data} makes one"
-        )
-    if doubt := model.doubt_about(classes, data):
-        say(doubt)
+    model = _load(config, folder, data)
+    changed = differences(config, model.metadata, folder)
+    out = _writable(config.out or (folder if is_run else Path()), file_name(config, changed))
     report = evaluate(
         model,
         data,
@@ -142,10 +156,31 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
         map_type=config.map_type,
         ways=config.ways,
     )
-    changed = differences(config, model.metadata, folder)
     if is_run and config.ways.on and not changed and _has_truth(data):
         _remember(resolve(config.model), model.metadata, config.ways)
-    return report, config.out or (folder if is_run else Path()) / file_name(config, changed)
+    return report, out
+
+
+def _load(config: EvaluateConfig, folder: Path, data: str) -> FCAM:
+    """The model, which has the maps that are asked for and knows the classes of `data`; raises `FcamError` where not."""
+    model = FCAM.from_pretrained(resolve(config.model), config.classifier or None).to(process_state().device)
+    start = folder / "config.yaml" if (folder / "config.yaml").is_file() else "RECIPE"
+    if config.ways.on and model.metadata.get("decoder_trained") is False:
+        raise FcamError(
+            f"the decoder of {config.model} was never trained, so there is no F-CAM to look at with --{config.ways.on[0]}; "
+            f"train one on its classifier: fcam train {start} --stages decoder --classifier-from {config.model} "
+            f"--data {data} --out ANOTHER"
+        )
+    classes = open_dataset(data, config.split).classes
+    known, wanted = model.classifier.num_classes, len(classes)
+    if known != wanted:
+        raise FcamError(
+            f"{config.model} knows {known} classes and {data} has {wanted}, so its labels mean other classes; "
+            f"evaluate a model of these classes: fcam train folder-lite0-cam --data {data} makes one"
+        )
+    if doubt := model.doubt_about(classes, data):
+        say(doubt)
+    return model
 
 
 def file_name(config: EvaluateConfig, changed: Sequence[str]) -> str:
@@ -190,9 +225,13 @@ def _remember(folder: Path, metadata: Mapping[str, Any], ways: Ways) -> None:
 
 
 def _is_its_data(folder: Path, data: str) -> bool:
-    """Whether a model was trained on this data set, as far as can be told: a set that has moved keeps its name."""
-    if not data or not (folder / "config.yaml").is_file():
+    """Whether a run was trained on this data set, as far as can be told: a set that has moved keeps its name. Of a model alone
+    nothing says what it was trained on.
+    """
+    if not data:
         return True
+    if not (folder / "config.yaml").is_file():
+        return False
     own = load_config(folder).data
     if os.path.exists(own):
         return os.path.samefile(own, data)

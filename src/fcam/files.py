@@ -29,6 +29,8 @@ def write_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     path = Path(path)
     temporary = path.with_name(f".{uuid.uuid4().hex[:12]}{path.suffix}")
     try:
+        if path.is_dir():
+            raise FcamError(f"cannot write {path}: it is a folder; name a file in it")
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         os.replace(temporary, path)
@@ -44,6 +46,17 @@ def write_atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # a clean-up that fails must not hide the reason
             temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise the `FcamError` with which `write_atomic` would end, before the work whose result it is to hold."""
+    with contextlib.suppress(_TriedError), write_atomic(path) as temporary:
+        temporary.touch()
+        raise _TriedError
+
+
+class _TriedError(Exception):
+    """Leaves a block of `write_atomic` without a file."""
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:

@@ -199,7 +199,8 @@ class Run:
         for number, (line, record) in enumerate(lines, start=1):
             if not _is_record(record):
                 raise FcamError(
-                    f"{path}, line {number} is damaged: {shown(line)}; `fcam train --resume` drops such lines"
+                    f"{path}, line {number} is damaged: {shown(line)}; such lines are dropped by "
+                    f"`fcam train {self.root / 'config.yaml'} --resume`"
                 )
             records.append(record)
         return records

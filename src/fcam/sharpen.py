@@ -56,7 +56,7 @@ def sharp_maps(
 
 
 def _but_for_whole_photos(masks: Tensor) -> Tensor:
-    """Zeros for the photos whose mask leaves less than n⁻ of background: such a map gives no seeds, and the photo is passed over."""
+    """Zeros for photos whose mask leaves less than n⁻ of background: such a map gives no seeds, so they are passed over."""
     background = (masks == 0).float().mean((1, 2), keepdim=True)
     return masks * (background >= SEEDS.n_minus)
 

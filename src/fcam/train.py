@@ -6,6 +6,7 @@ same weights as one that was not.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import time
@@ -26,6 +27,7 @@ from fcam.data import EvalTransform, open_dataset, splits
 from fcam.environment import environment
 from fcam.errors import FcamError
 from fcam.evaluate import evaluate, evaluate_split, has_truth_for
+from fcam.lock import alone
 from fcam.memory import keep_freed_memory
 from fcam.model import FCAM
 from fcam.model_card import DEFAULT_THRESHOLD, card_threshold
@@ -67,6 +69,8 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     config = settle(config)
     photos = open_dataset(config.data, "train").split  # a wrong path ends here, before anything is written
     classes = photos.classes
+    for name in splits(config.data)[1:]:  # and so do lists that nothing asks for until the end
+        open_dataset(config.data, name, localization=True)
     if trains_classifier(config):
         check_classes(photos)
     _check_classifier_is_there(config, len(classes))
@@ -75,6 +79,15 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     _check_head_is_trained(config, model.classifier)
     model = model.to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     run = Run(config.out)
+    with alone(run.root, "training") if accelerator.is_main_process else contextlib.nullcontext():
+        _train(model, config, run, accelerator, seed_maps)
+    return run.root
+
+
+def _train(
+    model: FCAM, config: TrainConfig, run: Run, accelerator: Accelerator, seed_maps: SeedMaps | None
+) -> None:
+    """Do a run in a folder that no other is at work in; as `train`."""
     if accelerator.is_main_process:
         run.open(config, _origin(config, model))
         if config.classifier and not config.classifier_from:
@@ -90,7 +103,6 @@ def train(config: TrainConfig, seed_maps: SeedMaps | None = None) -> Path:
     model.metadata["method"], model.metadata["variant"] = config.method, config.variant
     _evaluate_and_save(model, config, run, accelerator)
     accelerator.end_training()
-    return run.root
 
 
 def _origin(config: TrainConfig, model: FCAM) -> Origin:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fcam.data.images import image_size
 from fcam.errors import FcamError, cut
+from fcam.lock import alone
 from fcam.predict.localizer import Localizer
 from fcam.predict.network import NetworkOutput
 from fcam.predict.output import Journal, Named, Outputs, name_outputs, save
@@ -83,8 +84,20 @@ def predict_files(
         FcamError: `out` cannot be written to, holds something else, or is full; what is done stays.
     """
     run = _Run(localizer, Path(out), outputs or Outputs(), workers or min(8, os.cpu_count() or 2), on_photo)
+    with alone(run.out, "prediction"):
+        return _predict(run, paths, unusable, settings or {}, resume)
+
+
+def _predict(
+    run: _Run,
+    paths: Sequence[str | os.PathLike[str]],
+    unusable: Sequence[Mapping[str, str]],
+    settings: Mapping[str, Any],
+    resume: bool,
+) -> FolderResult:
+    """Do a run in a folder that no other is at work in; as `predict_files`."""
     files = list({os.path.abspath(path): Path(path) for path in reversed(paths)}.values())[::-1]
-    run.journal = Journal(run.out, settings or {}, resume)
+    run.journal = Journal(run.out, settings, resume)
     named, others = _continued(run.journal.rows, files)
     resumed = len(run.journal.rows)
     for row in unusable:
@@ -93,7 +106,7 @@ def predict_files(
         with _signals(run):
             run.go(named)
     finally:
-        end = {"classes": localizer.classes, "interrupted": bool(run.stop)}
+        end = {"classes": run.localizer.classes, "interrupted": bool(run.stop)}
         try:
             run.journal.close(files, end)
         except FcamError:

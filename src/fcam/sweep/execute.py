@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,7 @@ from fcam import checkpoint, files
 from fcam.checkpoint import Part
 from fcam.config import TrainConfig
 from fcam.errors import FcamError
+from fcam.lock import alone
 from fcam.origin import PARTS, Origin
 from fcam.progress import say
 from fcam.run import FREE_TO_CHANGE, Run, config_to_dict, load_config
@@ -114,7 +115,7 @@ def execute(
     todo = _jobs(plan)
     gpus = visible_gpus()
     jobs = jobs or max(1, len(gpus))
-    with _alone(plan.out):
+    with alone(plan.out, "sweep"):
         say(f"{len(plan.names())} runs, {len(todo)} trainings to do, {jobs} at a time")
         if jobs == 1:
             return _one_by_one(todo, after_each, train)
@@ -276,25 +277,6 @@ def visible_gpus() -> list[str]:
     count = torch.cuda.device_count()
     given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return given[:count] if given else [str(number) for number in range(count)]
-
-
-@contextlib.contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the folder's lock, where the system has such locks; the lock ends with the process however it ends."""
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise FcamError(
-                f"another sweep is at work in {out}; wait for it, or choose another --out"
-            ) from error
-        yield
 
 
 def _say_failure(job: Job, failed: dict[str, str]) -> None:
