@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import MethodType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,6 +205,20 @@ def test_outputs_are_picked_and_reordered(images: Tensor) -> None:
         assert weight is None or torch.equal(weight, yours.fc.weight[[3, 0]])  # type: ignore[union-attr,index]
 
 
+@pytest.mark.parametrize(
+    "many", [np.array, torch.tensor, tuple, iter, lambda numbers: list(np.array(numbers))]
+)
+def test_outputs_names_and_widths_may_be_arrays(many: Callable[[list[int]], Any], tmp_path: Path) -> None:
+    classes, outputs, widths = np.array(["d", "a"]), many([3, 0]), many([8, 8, 8])
+    model = attach(OwnCNN(), image_size=SIDE, outputs=outputs, classes=classes, channels=widths)
+    assert model.classes == ["d", "a"]
+    model.save_pretrained(tmp_path)
+    again = fcam.FCAM.from_pretrained(tmp_path, classifier=OwnCNN())
+    assert again.classifier.head.outputs == (3, 0)  # type: ignore[union-attr]
+    assert again.decoder.channels == (8, 8, 8)
+    assert again.config() == model.config()
+
+
 def test_levels_can_be_named(images: Tensor) -> None:
     yours = build("torchvision:resnet18").eval()
     model = attach(yours, level=["layer1", "layer2.0", "layer3"], image_size=SIDE).eval()
@@ -325,6 +341,13 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(model: nn.Module, words: s
         ({"level": [1, 2]}, "name layers by their paths"),
         ({"classes": dict(enumerate("abcd"))}, r"classes are \{0: 'a'.*a list of names"),
         ({"classes": "abcd"}, "classes are 'abcd'"),
+        ({"classes": np.arange(4)}, r"classes are array\(\[0, 1, 2, 3\]\)"),
+        ({"outputs": np.array([True, False, True, True])}, "outputs are array.*a list of integers"),
+        ({"outputs": torch.tensor([0.0, 1.0])}, "outputs are tensor.*a list of integers"),
+        ({"outputs": 2}, "outputs are 2; give a list of integers"),
+        ({"outputs": np.array([0, 4])}, r"outputs must lie in 0\.\.3, got \[0, 4\]"),
+        ({"outputs": np.array([], int)}, r"outputs must lie in 0\.\.3, got \[\]"),
+        ({"channels": 8}, "widths of the decoder are 8"),
     ],
 )
 def test_wrong_arguments_are_named(options: dict, words: str) -> None:
@@ -455,6 +478,65 @@ def test_own_code_is_never_imported_because_a_file_says_so(
     assert all(torch.equal(v, again.state_dict()[k]) for k, v in model.state_dict().items())
     with pytest.raises(fcam.FcamError, match="architecture that the saved"):
         fcam.FCAM.from_pretrained(tmp_path / "saved", classifier=OwnCNN(7))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "{name}.py:build",
+            "^{name}.py:build is a path .* write {name}:build and run .* folder that holds {name}$",
+        ),
+        ("./{name}.py:build", "write {name}:build"),
+        ("../x/{name}:build", "write {name}:build"),
+        ("x\\{name}.py:build", "write {name}:build"),
+        (".{name}:build", "write {name}:build"),
+        ("..:build", "write module.path:build"),
+        (
+            "no_such_{name}:build",
+            "^no_such_.* .No module named .*; run the command in the folder of no_such_{name}.py",
+        ),
+        ("{name}:none", "^{name}:none cannot be imported .AttributeError: .*has no attribute 'none'"),
+    ],
+)
+def test_names_that_are_no_modules_are_refused(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "named_net.py").write_text("from torch import nn\n" + OWN_FACTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    attach(OwnCNN(), image_size=SIDE).save_pretrained(tmp_path / "saved")
+    name, words = name.replace("{name}", "named_net"), words.replace("{name}", "named_net")
+    with pytest.raises(fcam.FcamError, match=words):
+        sources.build(name)
+    with pytest.raises(fcam.FcamError, match=words):  # as it is: nothing is wrong with the folder
+        fcam.FCAM.from_pretrained(tmp_path / "saved", classifier=name)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "nonsense",
+            r"broken_net:build cannot be imported \(NameError: name 'nonsense' is not defined\); correct",
+        ),
+        ("1 / 0", r"\(ZeroDivisionError: division by zero\)"),
+        (
+            "import no_such_package",
+            r"No module named 'no_such_package'\); correct .* or install what it needs",
+        ),
+        ("def", "SyntaxError"),
+        ("raise SystemExit(2)", "SystemExit: 2"),
+    ],
+)
+def test_whatever_the_import_of_own_code_raises_ends_in_a_sentence(
+    code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_net.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(fcam.FcamError, match=words):
+        sources.build("broken_net:build")
 
 
 def test_another_head_than_the_saved_one_is_told(tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
 from fcam import __version__
 from fcam.cli import VERBS, main
+from fcam.data.ids import leads_out
 from fcam.data.wsol import LISTS
+from fcam.errors import FcamError
 from fcam.evaluate_command import EvaluateConfig, differences, file_name
 from fcam.map_files import evaluate_map_files, write_maps
 from fcam.predict.ways import Ways
@@ -122,6 +125,52 @@ def test_maps_are_found_whatever_the_ids_begin_with(tmp_path, ids, below):
     report = evaluate_map_files(tmp_path / "maps", tmp_path / "metadata", "test")
     assert report["maps"]["cam"]["max_box_acc"]["0.5"] == 100
     assert bool(report["maps"]["cam"].get("transferred")) == ("val" in below)
+
+
+@pytest.mark.parametrize("start", ["../photos/", "{photos}/", "a/../../photos/", "..\\photos\\"])
+def test_maps_are_neither_saved_nor_scored_outside_their_folder(
+    start, tiny_run, drawn_set, tmp_path, monkeypatch, capsys
+):
+    root, photos, maps = tmp_path / "lists", tmp_path / "photos", tmp_path / "maps"
+    shutil.copytree(drawn_set, photos)
+    shutil.copytree(drawn_set / "metadata", root / "metadata")
+    (root / "a").mkdir()
+    for path in root.rglob("*/*/*.txt"):
+        lines = path.read_text().splitlines()
+        path.write_text("".join(f"{start.format(photos=photos)}{line}\n" for line in lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fcam.evaluate.evaluate_split", lambda *_, **__: pytest.fail("hours would be lost"))
+    before = set(tmp_path.rglob("*"))
+    assert main(["evaluate", str(tiny_run), "--data", str(root), "--save-maps", str(maps)]) == 2
+    words = "images/test/00/0000.jpg would lie outside the folder of maps; write the lists' ids relative"
+    assert words in capsys.readouterr().err
+    assert set(tmp_path.rglob("*")) == before
+    (maps / "a").mkdir(parents=True)
+    # Maps that an earlier version left there.
+    for line in (root / "metadata/test/image_ids.txt").read_text().splitlines():
+        np.save(maps / f"{line}.npy".replace("\\", "/"), np.zeros((64, 64), np.float32))
+    assert main(["evaluate", "--maps", str(maps), "--metadata", str(root / "metadata")]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_which_ids_lead_out_of_their_folder(tmp_path):
+    windows = ("C:/a.jpg", r"C:\a.jpg", r"\\host\share\a.jpg", r"a\..\..\b.jpg")
+    for image_id in ("/a.jpg", "..", "../a.jpg", "a/../../a.jpg", *windows):
+        assert leads_out(image_id)
+        with pytest.raises(FcamError, match=r"outside the folder of maps; write the lists' ids relative"):
+            write_maps(tmp_path, {"cam": torch.zeros(1, 4, 4)}, [image_id])
+    assert not list(tmp_path.iterdir())
+    for image_id in (
+        "a.jpg",
+        "test/a.jpg",
+        "..a.jpg",
+        "a/../b.jpg",
+        "./a.jpg",
+        "1:2.jpg",
+        "a..",
+        ".../a.jpg",
+    ):
+        assert not leads_out(image_id)
 
 
 @pytest.mark.parametrize(

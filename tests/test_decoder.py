@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -169,13 +170,17 @@ def test_presets() -> None:
     assert decoder_channels(resnet) == (256, 128, 64, 32, 16)
     assert decoder_channels(resnet, "narrow") == (128, 64, 48, 32, 16)
     assert decoder_channels(small) == (128, 64, 48, 32, 16)
-    assert decoder_channels(small, [8, 8, 8, 8, 8]) == (8, 8, 8, 8, 8)
+    for widths in ([8] * 5, np.full(5, 8), torch.full((5,), 8), [np.int64(8)] * 5, iter([8] * 5)):
+        assert decoder_channels(small, widths) == (8, 8, 8, 8, 8)
     assert len(decoder_channels(convnext)) == 5  # four taps from stride 4, and a block to reach the pixels
 
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(FcamError, match=r"each of 3 features, got \(8, 4\)"):
         Decoder((4, 6, 8), (8, 4))
+    for widths in (8, "8", [8.0, 4.0], np.ones((2, 2), int)):
+        with pytest.raises(FcamError, match=r"widths of the decoder are .*; give a list of integers"):
+            Decoder((4, 6), widths)  # type: ignore[arg-type]
     with pytest.raises(FcamError, match="named 'huge'"):
         preset_channels("huge", 5)
     with pytest.raises(FcamError, match=r"features of \(4, 6\) channels, got \(4, 5\)"):

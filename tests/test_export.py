@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 import fcam
 from fcam.cli import main
 from fcam.data.synthetic import draw_image
-from fcam.errors import FcamError
+from fcam.errors import FcamError, escaped
 from fcam.export import check as export_check
 from fcam.export import export_onnx, export_torch
 from fcam.export import formats as export
@@ -58,6 +59,7 @@ def randomized(model: FCAM, size: int = 64) -> FCAM:
             nn.init.uniform_(layer.running_var, 0.5, 1.5)  # type: ignore[arg-type]
             nn.init.normal_(layer.running_mean, 0, 0.1)  # type: ignore[arg-type]
     model.classes = [f"class {i}, é" for i in range(model.classifier.num_classes)]
+    model.classes[0] = os.fsdecode(b"caf\xe9")  # a folder's name that is not UTF-8
     model.metadata = {"threshold": 0.42, "training": {"crop": size}}
     model.eval()
     maps = model(torch.rand(2, 3, size, size)).maps
@@ -168,7 +170,7 @@ def test_torch_export_of_pixels_without_names_and_with_options(tiny: FCAM, tmp_p
 
 def test_the_file_tells_all_that_its_user_needs(tiny: FCAM, tiny_onnx: Path) -> None:
     notes = session(tiny_onnx).get_modelmeta().custom_metadata_map
-    assert json.loads(notes["classes"]) == tiny.classes
+    assert json.loads(notes["classes"]) == [r"caf\udce9", *(tiny.classes or ())[1:]]
     assert float(notes["threshold"]) == 0.42
     assert int(notes["size"]) == 64
     assert notes["fcam_version"] == fcam.__version__
@@ -253,6 +255,18 @@ def test_a_model_that_gives_nothing_finite_is_refused(tiny: FCAM) -> None:
     nn.init.constant_(model.decoder.segmentation_head[0].weight, float("nan"))  # type: ignore[arg-type]
     with pytest.raises(FcamError, match="not finite"):
         check(lambda images: wanted(model, images), model, iter([torch.zeros(1, 3, 64, 64).byte()]))
+
+
+def test_a_full_disk_is_one_sentence(tiny: FCAM, tmp_path: Path, monkeypatch) -> None:
+    """Where torch writes the file itself, the interpreter is aborted."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(FcamError, match=r"m\.pt2: No space left on device; check that the folder"):
+        export_torch(tiny, tmp_path / "m.pt2")
+    assert not list(tmp_path.iterdir())
 
 
 def test_torch_that_is_too_old_is_named(tiny: FCAM, tmp_path: Path, monkeypatch) -> None:
@@ -346,7 +360,7 @@ def test_the_script_of_the_documentation(tiny: FCAM, tiny_onnx: Path, photo: Pat
     assert done.returncode == 0, done.stderr
     expected = fcam.Localizer(tiny, dtype=torch.float32)(photo)
     name, *box = done.stdout.rsplit(maxsplit=4)
-    assert name == expected.label
+    assert name == escaped(str(expected.label))
     mask = np.array(Image.open(tmp_path / "mask.png"))
     assert set(np.unique(mask)) <= {0, 255}
     assert mask.shape == expected.mask.shape == (160, 110)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -141,6 +142,22 @@ def test_create_model_options() -> None:
     assert model.decoder.channels == (8, 8, 8, 8, 4)
     assert model.classifier.head.options()["modalities"] == 2
     assert model.classes == ["a", "b", "c"]
+
+
+def test_names_and_numbers_from_arrays_can_be_stored(tmp_path: Path) -> None:
+    names = np.unique(np.array(["b", "c", "a", "a"]))
+    for classes, count in ((names, np.int64(3)), (iter("abc"), torch.tensor(3)), (tuple(names), np.uint8(3))):
+        widths = np.array([8, 8, 8, 8, 4])
+        model = create_model(TINY, count, False, classes=classes, decoder_channels=widths)  # type: ignore[arg-type]
+        assert model.classes == ["a", "b", "c"]
+        model.save_pretrained(tmp_path)
+        again = FCAM.from_pretrained(tmp_path)
+        assert (again.classes, again.classifier.num_classes) == (["a", "b", "c"], 3)
+        assert {type(value) for value in (*model.classes, *again.classes)} == {str}
+        assert again.decoder.channels == (8, 8, 8, 8, 4)
+    for wrong in (np.arange(3), torch.arange(3), np.array("a"), 5):
+        with pytest.raises(FcamError, match=r"classes are .*; give a list of names"):
+            create_model(TINY, 3, False, classes=wrong)  # type: ignore[arg-type]
 
 
 def test_paper_models_have_the_papers_size() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from PIL import Image
 
 from fcam.cli import main
 from fcam.errors import FcamError
-from fcam.simulate.command import as_markdown
+from fcam.simulate.command import as_markdown, draw
 from fcam.simulate.simulation import Truth, _boxes, low_resolution, simulate, truths_of_folder
 
 SAMPLED = {1: 100, 2: 100, 4: 99.95, 8: 99.90, 16: 96.15, 32: 84.50}
@@ -126,6 +127,24 @@ def test_the_command_leaves_numbers_table_and_figure(drawn_set, tiny_run, tmp_pa
     assert "was scored at 64 pixels a side, the masks would be at 224" in capsys.readouterr().err
     assert main([*arguments, "--split", "val", "--runs", str(tiny_run)]) == 2
     assert "separate figures" in capsys.readouterr().err
+
+
+def test_names_are_drawn_as_they_are(tmp_path):
+    names = ["m$x_{a$", os.fsdecode(b"m\xff")]  # no formula, and no UTF-8
+    score = {"pxap": 50.0, "max_box_acc": 50.0}
+    for place, name in enumerate(names):
+        (tmp_path / name).mkdir()
+        Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(tmp_path / name / "a.png")
+        out = tmp_path / str(place)
+        given = ["--masks", str(tmp_path / name), "--size", "16", "--z", "1", "2"]
+        assert main(["simulate", *given, "--out", str(out)]) == 0
+        result = json.loads((out / "simulation.json").read_text())
+        assert result["masks"] == name
+        runs = [{"run": run, "maps": {"cam": {"z": 2, **score}}} for run in names]
+        draw({**result, "runs": runs}, out / "runs.png")
+        for picture in ("simulation.png", "runs.png"):
+            with Image.open(out / picture) as drawn:
+                assert drawn.width > 1000
 
 
 def test_mistakes_are_named(shared, tmp_path, capsys):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, SupportsIndex, cast
 
 from torch import Tensor, nn
 
 from fcam.errors import FcamError
+from fcam.plain import integers
 from fcam.upsampled import UpsampledConv2d, fit
 
 if TYPE_CHECKING:
@@ -30,14 +31,16 @@ def preset_channels(preset: str, levels: int) -> tuple[int, ...]:
     return (*widths[:levels], *[widths[-1]] * (levels - len(widths)))
 
 
-def decoder_channels(backbone: Backbone, choice: str | Sequence[int] | None = None) -> tuple[int, ...]:
-    """Block widths for `backbone`: its own preset, a preset by name, or the list given.
+def decoder_channels(
+    backbone: Backbone, choice: str | Iterable[SupportsIndex] | None = None
+) -> tuple[int, ...]:
+    """Block widths for `backbone`: its own preset, a preset by name, or the list, array or tensor given.
 
     There is one block per tap, and one more where the shallowest tap has stride 4 (ConvNeXt): without it the
-    maps would be made at half resolution.
+    maps would be made at half resolution. Raises `FcamError` for an unknown preset, and for what are no integers.
     """
     if choice is not None and not isinstance(choice, str):
-        return tuple(choice)
+        return integers(choice, "widths of the decoder")
     levels = len(backbone.channels) + max(backbone.strides[0].bit_length() - 2, 0)
     return preset_channels(choice or ("wide" if backbone.wide else "narrow"), levels)
 
@@ -51,21 +54,26 @@ class Decoder(nn.Module):
 
     Args:
         encoder_channels: channels of f1..fD, shallow to deep.
-        channels: widths of the blocks, deep to shallow, at least as many as features.
+        channels: widths of the blocks, deep to shallow, at least as many as features; a list, array or tensor.
         center: two more Conv-BN-ReLU on the top map first (VGG16).
     """
 
     def __init__(
-        self, encoder_channels: Sequence[int], channels: Sequence[int] | None = None, center: bool = False
+        self,
+        encoder_channels: Sequence[int],
+        channels: Iterable[SupportsIndex] | None = None,
+        center: bool = False,
     ) -> None:
         super().__init__()
-        channels = preset_channels("wide", len(encoder_channels)) if channels is None else tuple(channels)
+        if channels is None:
+            channels = preset_channels("wide", len(encoder_channels))
+        channels = integers(channels, "widths of the decoder")
         if len(channels) < len(encoder_channels) or min(channels, default=0) < 1:
             raise FcamError(
                 f"the decoder needs a width of at least 1 for each of {len(encoder_channels)} features, got "
-                f"{tuple(channels)}; give as many widths as the backbone has taps, deep to shallow"
+                f"{channels}; give as many widths as the backbone has taps, deep to shallow"
             )
-        self.channels = tuple(channels)
+        self.channels = channels
         self.encoder_channels = tuple(encoder_channels)
         top, *skips = reversed(self.encoder_channels)
         skips += [0] * (len(channels) - len(skips))

@@ -10,7 +10,8 @@ from typing import Any
 from torch.utils.data import Subset
 
 from fcam.data import EvalTransform, LocalizationDataset, open_dataset, splits
-from fcam.map_files import MapType, write_maps
+from fcam.data.workers import deaths_explained
+from fcam.map_files import MapType, check_ids, write_maps
 from fcam.model import FCAM
 from fcam.precision import dtype_of
 from fcam.predict.localizer import Localizer
@@ -57,6 +58,7 @@ def _share(dataset: LocalizationDataset) -> range:
     return range(state.process_index, len(dataset), state.num_processes)
 
 
+@deaths_explained()
 def _score(
     batches: Iterable[MapBatch],
     card: Scorecard,
@@ -104,6 +106,9 @@ def evaluate(
 
     Returns:
         the content of `metrics.json`.
+
+    Raises:
+        FcamError: at once, when a map to be saved would lie outside `save_maps` by its image's id.
     """
     ways.check()  # before minutes of other looks
     options, known, folders = options or MapOptions(), splits(root), {split: save_maps}
@@ -112,6 +117,8 @@ def evaluate(
         for name in dict.fromkeys((carry_from, split))
         if name == split or name in known
     }
+    if save_maps is not None:
+        check_ids(opened[split].image_ids)  # before hours of evaluation
     cards = {
         name: evaluate_split(
             model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ class Head(nn.Module):
         if num_classes < 1:
             raise FcamError(f"a classifier needs at least 1 class, got {num_classes}; check the class list")
         self.channels = channels
-        self.num_classes = num_classes
+        self.num_classes = operator.index(num_classes)  # counted with NumPy, it could not be stored as JSON
 
     def options(self) -> dict[str, Any]:
         """The keyword arguments, beyond channels and classes, that build this head again."""

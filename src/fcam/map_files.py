@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fcam import files
 from fcam.data import LocalizationDataset, open_dataset, splits
+from fcam.data.ids import leads_out
 from fcam.data.transforms import EvalTransform, Geometry
 from fcam.errors import FcamError, cut
 from fcam.scores import MapScores, report_of_maps
@@ -23,10 +24,21 @@ MapType = Literal["float16", "float32"]
 def write_maps(
     folder: Path, maps: dict[str, Tensor], image_ids: list[str], dtype: MapType = "float16"
 ) -> None:
-    """Write `<folder>/<kind>/<image id>.npy` for a batch: `dtype`, (H, W), in [0, 1]."""
+    """Write `<folder>/<kind>/<image id>.npy` for a batch: `dtype`, (H, W), in [0, 1]; raises as `check_ids` does."""
+    check_ids(image_ids)
     for kind, batch in maps.items():
         for image_id, array in zip(image_ids, batch.cpu().numpy(), strict=True):
             files.write_array(folder / kind / f"{image_id}.npy", array.astype(dtype))
+
+
+def check_ids(image_ids: Iterable[str]) -> None:
+    """Raise `FcamError` for an id whose map would lie outside the folder of its kind, where all kinds could be one file."""
+    for image_id in image_ids:
+        if leads_out(image_id):
+            raise FcamError(
+                f"the map of image {cut(image_id)} would lie outside the folder of maps; write the lists' ids relative to a "
+                "folder above all photos, without .., and give that as --data"
+            )
 
 
 def evaluate_map_files(maps: Path, metadata: Path | None, split: str, data: str = "") -> dict[str, Any]:
@@ -43,8 +55,8 @@ def evaluate_map_files(maps: Path, metadata: Path | None, split: str, data: str 
         the content of `metrics.json`, with the kind of map named "cam".
 
     Raises:
-        FcamError: a missing, misshapen, non-finite or out-of-range map, with its image id; no number is ever computed on
-            a part of the split.
+        FcamError: a missing, misshapen, non-finite or out-of-range map, or one outside `maps`, with its image id; no
+            number is ever computed on a part of the split.
     """
     root = data or (str(metadata.parent) if metadata is not None else "")
     if not root:
@@ -69,7 +81,8 @@ def evaluate_map_files(maps: Path, metadata: Path | None, split: str, data: str 
 
 def _holds(folder: Path, image_ids: Sequence[str]) -> bool:
     """Whether maps of these images are in the folder; its name does not tell, since ids may begin with `test/` or `val/`."""
-    return any(path.is_file() for image_id in image_ids for path in _named(folder, image_id))
+    inside = (image_id for image_id in image_ids if not leads_out(image_id))
+    return any(path.is_file() for image_id in inside for path in _named(folder, image_id))
 
 
 def _named(folder: Path, image_id: str) -> tuple[Path, Path]:
@@ -96,6 +109,7 @@ def _maps(folder: Path, image_ids: list[str]) -> Iterator[np.ndarray]:
     """Every map of the split in list order, checked."""
     if not folder.is_dir():
         raise FcamError(f"there is no folder of heat maps at {folder}; check the path")
+    check_ids(image_ids)
     for image_id in image_ids:
         named = _named(folder, image_id)
         path = next((p for p in named if p.is_file()), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from fcam import checkpoint
-from fcam.attachment import attached
+from fcam.attachment import attached, sources
 from fcam.backbones.weights import load_checked
 from fcam.classifier import Classifier
 from fcam.decoder import Decoder
 from fcam.errors import FcamError, cut, shown
+from fcam.plain import class_names
 from fcam.winograd import quick_convolutions
 
 CLASSIFIER_WEIGHTS, IMAGENET = "classifier_weights", "imagenet"
@@ -45,6 +47,7 @@ class FCAM(nn.Module):
         classifier: frozen unless `freeze_classifier` is False: no gradients, and eval mode even under
             `.train()`.
         decoder: built for the classifier's features.
+        classes: K class names in label order: a list, an array, or any other iterable.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class FCAM(nn.Module):
         classifier: Classifier,
         decoder: Decoder,
         freeze_classifier: bool = True,
-        classes: list[str] | None = None,
+        classes: Iterable[str] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -61,15 +64,14 @@ class FCAM(nn.Module):
                 f"the decoder reads features of {decoder.encoder_channels} channels but "
                 f"{classifier.backbone.name} gives {classifier.backbone.channels}; build it with these"
             )
-        if classes is not None and len(classes) != classifier.num_classes:
+        names = None if classes is None else class_names(classes)
+        if names is not None and len(names) != classifier.num_classes:
             raise FcamError(
-                f"got {len(classes)} class names for {classifier.num_classes} classes; give one for each"
+                f"got {len(names)} class names for {classifier.num_classes} classes; give one for each"
             )
-        if isinstance(classes, str) or not all(isinstance(name, str) for name in classes or ()):
-            raise FcamError(f"classes are {shown(classes)}; give a list of names in the order of the outputs")
         self.classifier = classifier
         self.decoder = decoder
-        self.classes = list(classes) if classes is not None else None
+        self.classes = names
         self.metadata: dict[str, Any] = dict(metadata or {})
         if freeze_classifier:
             classifier.freeze()
@@ -162,13 +164,15 @@ class FCAM(nn.Module):
         """
         folder = checkpoint.resolve(source)
         config, state = checkpoint.read(folder)
-        try:
-            _check_widths(config, state)
-            # Random weights that are overwritten must not cost random numbers.
-            with torch.random.fork_rng(devices=[]):
+        # Random weights that are overwritten must not cost random numbers.
+        with torch.random.fork_rng(devices=[]):
+            if isinstance(classifier, str) and "classifier" in config:
+                sources.maker(classifier)  # a name that is wrong is no fault of the folder
+            try:
+                _check_widths(config, state)
                 model = cls.from_config(config, classifier)
-        except FcamError as error:
-            raise FcamError(f"{folder / checkpoint.CONFIG}: {error}") from error
+            except FcamError as error:
+                raise FcamError(f"{folder / checkpoint.CONFIG}: {error}") from error
         part = model.decoder if _is_decoder_only(config) else model
         load_checked(part, state, str(folder / checkpoint.WEIGHTS))
         return model.eval()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -24,10 +24,10 @@ def create_model(
     num_classes: int,
     pretrained: bool | str | Path = True,
     output_stride: int = 8,
-    decoder_channels: str | Sequence[int] | None = None,
+    decoder_channels: str | Iterable[SupportsIndex] | None = None,
     head: str = "wgap",
     head_options: dict[str, Any] | None = None,
-    classes: list[str] | None = None,
+    classes: Iterable[str] | None = None,
     freeze_classifier: bool = True,
 ) -> FCAM:
     """Build classifier and decoder around a backbone.

@@ -81,17 +81,22 @@ def load_config(source: str | Path) -> TrainConfig:
     path = Path(source)
     path = path if path.suffix in (".yaml", ".yml") and not path.is_dir() else path / "config.yaml"
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
     except OSError as error:
         raise FcamError(
             f"{source} is not the folder of a run: {path} cannot be read ({error.strerror}); check the path"
         ) from error
+    values = parsed_yaml(text, f"{path} is damaged", "restore it or start a new run")
+    return config_from_dict(TrainConfig, values, str(path))
+
+
+def parsed_yaml(text: str | bytes, complaint: str, advice: str) -> Any:
+    """What YAML reads in `text`; raises `FcamError` of `complaint`, the parser's reason and `advice` where it cannot."""
+    try:
+        return yaml.safe_load(text)
     # Beside its own errors the parser passes on those of dates, of numbers and of the recursion it works by.
     except (yaml.YAMLError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise FcamError(
-            f"{path} is damaged: {cut(' '.join(str(error).split()))}; restore it or start a new run"
-        ) from error
-    return config_from_dict(TrainConfig, values, str(path))
+        raise FcamError(f"{complaint}: {cut(' '.join(str(error).split()))}; {advice}") from error
 
 
 class Run:

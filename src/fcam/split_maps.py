@@ -15,6 +15,7 @@ from fcam.cams import center_gaussian, interpolated, normalize
 from fcam.cams.forward import evaluating
 from fcam.config import Precision
 from fcam.data import LocalizationDataset, collate
+from fcam.data.workers import deaths_explained
 from fcam.model import FCAM, foreground
 from fcam.precision import autocast
 from fcam.predict.localizer import Localizer
@@ -103,7 +104,8 @@ def maps_of(
     """
     device = next(model.parameters()).device
     loader = _loader(dataset, options)
-    with evaluating(model), epoch_bar(title, len(loader), process_state().is_main_process) as bar:
+    shown = process_state().is_main_process
+    with evaluating(model), epoch_bar(title, len(loader), shown) as bar, deaths_explained():
         for number, batch in enumerate(loader):
             images = batch["image"].to(device, memory_format=torch.channels_last).float().div_(255)
             labels = batch["label"].to(device)
@@ -129,7 +131,7 @@ def looks_of(
         share: places in `dataset` of the images to go through.
     """
     loader = _loader(Subset(dataset, share), options)  # type: ignore[arg-type]
-    with epoch_bar(title, len(loader), process_state().is_main_process) as bar:
+    with epoch_bar(title, len(loader), process_state().is_main_process) as bar, deaths_explained():
         for batch in loader:
             logits, maps, _ = localizer.see(batch["image"], batch["label"])
             if localizer.ways.zoom:

@@ -24,6 +24,7 @@ from fcam.attachment.attached import AttachedClassifier
 from fcam.classifier import Classifier
 from fcam.config import SelectionMetric, TrainConfig
 from fcam.data import EvalTransform, open_dataset, splits
+from fcam.data.workers import deaths_explained
 from fcam.environment import environment
 from fcam.errors import FcamError
 from fcam.evaluate import evaluate, evaluate_split, has_truth_for
@@ -160,6 +161,7 @@ def _needs_classifier(config: TrainConfig) -> bool:
     return config.stages == "decoder" and not config.classifier_from and not config.classifier
 
 
+@deaths_explained()
 def train_stage(stage: Stage, model: FCAM, config: TrainConfig, run: Run, accelerator: Accelerator) -> None:
     """Train one stage, or go on with it, and leave its selected weights in the model."""
     settings, trained, main = stage.settings, stage.trained, accelerator.is_main_process

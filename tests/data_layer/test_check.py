@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from fcam.cli import main
 from fcam.data.check import check
 from fcam.data.check_report import print_report
 from fcam.errors import FcamError
@@ -105,6 +108,30 @@ def test_faults_are_gathered_not_raised(wsol_set: Path) -> None:
     report = check(wsol_set)
     assert len(report.problems) == 2
     assert [row.split for row in report.rows] == ["train", "val"]
+
+
+@pytest.mark.parametrize("row", ["{},3", None])
+def test_copies_of_which_one_has_no_class_are_only_noted(wsol_set: Path, row: str | None) -> None:
+    first, last = "images/train/00/0000.jpg", "images/train/02/0003.jpg"
+    shutil.copy(wsol_set / first, wsol_set / last)
+    rows = [row.format(last)] if row else []
+    edit(wsol_set / "metadata/train/class_labels.txt", lambda lines: [*lines[:-1], *rows])
+    report = check(wsol_set)
+    assert report.notes == [f"train: {last} is the same file as {first}"]
+    (problem,) = report.problems
+    assert "is beyond the 3 classes" in problem if row else "has no label for" in problem
+
+
+def test_ids_that_lead_out_of_the_data_set_are_noted(wsol_set: Path) -> None:
+    shutil.rmtree(wsol_set / "metadata_masks")
+    for path in (wsol_set / "metadata" / "val").iterdir():
+        edit(path, lambda lines: [f"{wsol_set}/{line}" for line in lines])
+    report = check(wsol_set)
+    assert report.problems == []
+    assert report.notes == [
+        f"val: 6 of 6 ids lead out of the data set's folder, such as {wsol_set}/images/val/00/0000.jpg; heat maps of these "
+        "cannot be saved or scored"
+    ]
 
 
 def test_masks_of_another_size_but_the_same_shape_are_only_noted(wsol_set: Path) -> None:
@@ -319,6 +346,23 @@ def test_progress_and_printing(wsol_set: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "72x72" in text
     assert "1 problem\n" in text
     assert "0001.jpg: it does not exist" in text
+
+
+def test_names_that_are_not_utf8_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = Path(os.fsdecode(b"s\xe9t"))
+    for name in (b"a.jpg", b"caf\xe9.jpg", b"caf\n[b].jpg"):
+        path = root / "train" / "cat" / os.fsdecode(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 20)).save(path) if name != b"a.jpg" else path.touch()
+    stream = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stream, "utf-8", "strict", write_through=True))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["data", "check", str(root)]) == 1
+    text = stream.getvalue().decode()
+    assert r"s\udce9t (plain folder)" in text
+    assert r"train: train/cat/caf\udce9.jpg is the same file as train/cat/caf [b].jpg" in text
+    assert r"s\udce9t/train/cat/a.jpg: the file is empty" in text
 
 
 def test_no_data_set(tmp_path: Path) -> None:

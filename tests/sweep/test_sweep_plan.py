@@ -10,6 +10,7 @@ from fcam.files import write_text
 from fcam.recipes import recipe
 from fcam.run import config_to_dict
 from fcam.sweep import PRESETS, SweepConfig, make_plan
+from fcam.sweep.command import SweepCommand, asked_for
 from fcam.sweep.plan import with_fields
 
 
@@ -136,6 +137,45 @@ def test_runs_of_files_called_alike_are_never_taken_for_one(asked, tmp_path):
 def test_a_seed_of_a_variant_goes_over_that_of_all_runs(asked):
     plan = asked("cub10-lite0-cam", set={"seed": 5}, variants={"a": {"seed": 1}, "b": {"seeds.erosion": 1}})
     assert [run.config.seed for run in plan.runs] == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"fixed": ("classifier_from=@runs/a",)}, "'@runs/a', the value of classifier_from.*=\"@runs/a\"'$"),
+        ({"fixed": ("class_names=%names.txt",)}, "'%names.txt', the value of class_names: .*; quote it"),
+        ({"fixed": ("weights=[v2] model.pt",)}, r"--set 'weights=\"\[v2\] model.pt\"'$"),
+        ({"fixed": ("weights=a: b: c",)}, "mapping values are not allowed.*--set 'weights=\"a: b: c\"'$"),
+        ({"fixed": ("weights=" + "[" * 5000,)}, "recursion depth exceeded.*; quote it: --set .*\\.\\.\\.$"),
+        ({"vary": ("class_names=2024-13-01,b",)}, "the values of class_names: month must be in 1..12; quote"),
+        ({"vary": ("seed=[1",)}, "cannot read '\\[1', the values of seed"),
+    ],
+)
+def test_values_that_are_no_yaml_are_named(values, words):
+    with pytest.raises(FcamError, match=words) as refused:
+        asked_for(SweepCommand(("cub10-lite0-cam",), **values))
+    assert len(str(refused.value)) < 1000
+
+
+def test_what_the_message_advises_is_read():
+    command = SweepCommand((), fixed=('weights="a: b: c"',), vary=('class_names="2024-13-01","b"',))
+    asked = asked_for(command)
+    assert (asked.set, asked.vary) == ({"weights": "a: b: c"}, {"class_names": ["2024-13-01", "b"]})
+
+
+def test_recipes_of_a_file_are_one_or_a_list(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    for text, recipes in (("folder-lite0-cam", ("folder-lite0-cam",)), ("[a, b]", ("a", "b"))):
+        path.write_text(f"recipes: {text}\n")
+        assert asked_for(SweepCommand((str(path),))).recipes == recipes
+    for text in ("5", "{a: b}", "", "[5]"):
+        path.write_text(f"recipes: {text}\n")
+        with pytest.raises(FcamError, match=r"the sweep\.recipes is .* belongs there"):
+            asked_for(SweepCommand((str(path),)))
+    for damaged in (b"recipes: \xff\n", b"recipes: 2024-13-01\n", b"recipes: [" + b"[" * 5000):
+        path.write_bytes(damaged)
+        with pytest.raises(FcamError, match=r"sweep\.yaml is no YAML: .*; mend the file$"):
+            asked_for(SweepCommand((str(path),)))
 
 
 def test_the_word_no_stays_a_word(asked):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from fcam.cams.forward import unwrap
 from fcam.decoder import Decoder, decoder_channels
 from fcam.errors import FcamError, shown
 from fcam.model import FCAM
+from fcam.plain import class_names
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +28,9 @@ def attach(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     image_size: int = 224,
-    channels: str | Sequence[int] | None = None,
-    classes: list[str] | None = None,
-    outputs: Sequence[int] | None = None,
+    channels: str | Iterable[SupportsIndex] | None = None,
+    classes: Iterable[str] | None = None,
+    outputs: Iterable[SupportsIndex] | None = None,
     source: str | None = None,
 ) -> FCAM:
     """Put an untrained decoder on a trained classifier: torchvision's, timm's or your own.
@@ -50,9 +51,11 @@ def attach(
         channels: widths of the decoder's blocks, deep to shallow, or "wide" or "narrow"; None chooses by the
             classifier's width.
         classes: class names in label order; of a classifier with one output no and yes, in this order.
-        outputs: which of the classifier's outputs to keep, in the order of `classes`; None keeps all.
+        outputs: numbers of the classifier's outputs to keep, in the order of `classes`; None keeps all.
         source: the name that builds the classifier again when the model is loaded; found for unchanged torchvision and
             timm networks. Without one, `FCAM.from_pretrained` needs `classifier=`.
+
+    `channels`, `classes` and `outputs` may be lists, arrays or tensors.
 
     Raises `FcamError` that says what was seen where no pyramid can be found.
     """
@@ -64,14 +67,15 @@ def attach(
         own_mean, own_std = given
         origin = f"given, mean {own_mean}, std {own_std}"
     classifier = classifier_from(model, source, image_size, level, own_mean, own_std, origin)
-    classifier.head.offer(len(classes or ()))
+    names = None if classes is None else class_names(classes)
+    classifier.head.offer(len(names or ()))
     classifier.head.select(outputs)
     if source is None:
         classifier.source = identity.identify(model, classifier.head.num_outputs)
     backbone = classifier.backbone
     backbone.name = classifier.source or backbone.name
     decoder = Decoder(backbone.channels, decoder_channels(backbone, channels))
-    found = FCAM(classifier, decoder, classes=classes, metadata={"decoder_trained": False})
+    found = FCAM(classifier, decoder, classes=names, metadata={"decoder_trained": False})
     log.info("%s", classifier.describe())
     return found
 

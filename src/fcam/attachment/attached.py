@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, SupportsIndex
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from fcam.cams.trace import HeadWatch
 from fcam.classifier import Classifier
 from fcam.errors import FcamError, shown
 from fcam.heads import Head
+from fcam.plain import integers
 
 
 class AttachedBackbone(Backbone):
@@ -94,13 +95,14 @@ class AttachedHead(Head):
             self.two_sided, self.scores, self.num_classes = True, "softmax", 2
         return 2 if self.two_sided else self.num_outputs
 
-    def select(self, outputs: Sequence[int] | None) -> None:
+    def select(self, outputs: Iterable[SupportsIndex] | None) -> None:
         """Keep these outputs of the classifier, in this order; None keeps all. Raises `FcamError` out of range."""
         count = 2 if self.two_sided else self.num_outputs
-        if outputs is not None and not (outputs and all(0 <= i < count for i in outputs)):
-            raise FcamError(f"outputs must lie in 0..{count - 1}, got {shown(list(outputs))}")
-        self.outputs = None if outputs is None else tuple(outputs)
-        self.num_classes = count if outputs is None else len(outputs)
+        kept = None if outputs is None else integers(outputs, "outputs")
+        if kept is not None and not (kept and all(0 <= i < count for i in kept)):
+            raise FcamError(f"outputs must lie in 0..{count - 1}, got {shown(list(kept))}")
+        self.outputs = kept
+        self.num_classes = count if kept is None else len(kept)
 
     @property
     def has_class_maps(self) -> bool:

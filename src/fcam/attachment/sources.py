@@ -7,7 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import timm
@@ -48,7 +48,7 @@ def build(
 
     Raises `FcamError` for unknown names, factories that fail, and weights that do not fit.
     """
-    make = _maker(source)
+    make = maker(source)
     state = read_weights(weights) if weights else None
     if state is not None and num_classes is None:
         num_classes = _rows(make, state)
@@ -63,8 +63,8 @@ def is_importable(source: str) -> bool:
     return not source.startswith(("torchvision:", "timm:"))
 
 
-def _maker(source: str) -> Callable[[int | None, bool], nn.Module]:
-    """A function of (num_classes, pretrained) that builds the classifier."""
+def maker(source: str) -> Callable[[int | None, bool], nn.Module]:
+    """A function of (num_classes, pretrained) that builds the classifier; raises `FcamError` where the name is wrong."""
     kind, _, name = source.partition(":")
     if not kind or not name:
         raise FcamError(f"no classifier is named {source!r}; use {FORMS}")
@@ -109,16 +109,7 @@ def _timm(name: str) -> Callable[[int | None, bool], nn.Module]:
 
 
 def _factory(module: str, name: str) -> Callable[[int | None, bool], nn.Module]:
-    # Where the user's own code lies; `python -m` puts it there, a script does not.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        factory: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise FcamError(
-            f"{module}:{name} cannot be imported ({error}); run the command in the folder of {module.split('.')[0]}.py, "
-            "or install the package"
-        ) from error
+    factory = _imported(module, name)
 
     def make(num_classes: int | None, pretrained: bool) -> nn.Module:
         options = {"num_classes": num_classes} if num_classes is not None and _takes_classes(factory) else {}
@@ -135,6 +126,31 @@ def _factory(module: str, name: str) -> Callable[[int | None, bool], nn.Module]:
         return model if fits else with_new_layer(model, int(num_classes or 0))
 
     return make
+
+
+def _imported(module: str, name: str) -> Any:
+    """What somebody's own code calls `name`; raises `FcamError` where a path is given, and for whatever the import raises."""
+    if module.startswith(".") or module.endswith(".py") or not {"/", "\\"}.isdisjoint(module):
+        bare = PureWindowsPath(module).name.removesuffix(".py").strip(".") or "module.path"
+        raise FcamError(
+            f"{module}:{name} is a path where the name of a module belongs; write {bare}:{name} and run the command in the "
+            f"folder that holds {bare}"
+        )
+    # Where the user's own code lies; `python -m` puts it there, a script does not.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # whatever somebody's own code does, a script may end itself
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise FcamError(
+                f"{module}:{name} cannot be imported ({error}); run the command in the folder of "
+                f"{module.split('.')[0]}.py, or install the package"
+            ) from error
+        raise FcamError(
+            f"{module}:{name} cannot be imported ({type(error).__name__}: {cut(error)}); correct the module or the name, or "
+            "install what it needs"
+        ) from error
 
 
 def _takes_classes(factory: Any) -> bool:

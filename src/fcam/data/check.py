@@ -15,6 +15,7 @@ from fcam.data import folder, wsol
 from fcam.data.check_report import Report, SplitSummary
 from fcam.data.check_truth import check_truth
 from fcam.data.find import files_below, unread_below
+from fcam.data.ids import leads_out
 from fcam.data.images import ImageError, open_image, open_mask
 from fcam.data.split import Split
 from fcam.errors import FcamError
@@ -147,6 +148,11 @@ def _check_lists(lists: Path, split: Split, report: Report) -> None:
             report.problems.append(
                 f"{split.name}: {image_id} has no {kind}, though other images of the split do"
             )
+    if outside := [image_id for image_id in split.image_ids if leads_out(image_id)]:
+        report.notes.append(
+            f"{split.name}: {len(outside)} of {len(listed)} ids lead out of the data set's folder, such as {outside[0]}; "
+            "heat maps of these cannot be saved or scored"
+        )
 
 
 def _ignore(sentence: str) -> None:
@@ -189,9 +195,10 @@ def _check_duplicate(split: Split, image_id: str, first: tuple[str, str], what: 
     if where != split.name:
         report.problems.append(f"{sentence} of {where}")
         return
-    place = split.image_ids.index
-    own, its = (split.classes[split.labels[place(one)]] for one in (image_id, other))
-    if own == its:
+    # A missing label is -1, and one may be beyond the classes; both are reported where labels are read.
+    place, names = split.image_ids.index, dict(enumerate(split.classes))
+    own, its = (names.get(split.labels[place(one)]) for one in (image_id, other))
+    if own == its or own is None or its is None:
         report.notes.append(sentence)
     else:
         report.problems.append(

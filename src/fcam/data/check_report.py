@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fcam.errors import one_line
+
 
 @dataclass(frozen=True)
 class SplitSummary:
@@ -38,9 +40,9 @@ class Report:
 
 
 def print_report(report: Report, console: Console | None = None, limit: int = 50) -> None:
-    """Print the summary table, then the notes and at most `limit` problems."""
+    """Print the summary table, then at most `limit` notes and problems, each on a line, whatever bytes names are made of."""
     console = console or Console()
-    table = Table(title=f"{escape(str(report.root))} ({report.layout})")
+    table = Table(title=f"{escape(one_line(str(report.root)))} ({report.layout})")
     for name in ("split", "images", "classes", "per class", "boxes", "masks", "sizes"):
         table.add_column(name, justify="left" if name == "split" else "right")
     for row in report.rows:
@@ -57,9 +59,9 @@ def print_report(report: Report, console: Console | None = None, limit: int = 50
         )
     console.print(table)
     for note in report.notes[:limit]:
-        console.print(f"[yellow]note[/] {escape(note)}", soft_wrap=True)
+        console.print(f"[yellow]note[/] {escape(one_line(note))}", soft_wrap=True)
     for problem in report.problems[:limit]:
-        console.print(f"[red]problem[/] {escape(problem)}", soft_wrap=True)
+        console.print(f"[red]problem[/] {escape(one_line(problem))}", soft_wrap=True)
     if len(report.problems) > limit:
         console.print(f"[red]problem[/] and {len(report.problems) - limit} more")
     count = len(report.problems)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import io
 import json
 import logging
 import warnings
@@ -22,7 +23,7 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from fcam import __version__
-from fcam.errors import FcamError, cut
+from fcam.errors import FcamError, cut, escaped
 from fcam.export.check import INPUT, OUTPUTS, batches, check, sizes_for
 from fcam.export.graph import Network
 from fcam.files import write_atomic
@@ -93,14 +94,11 @@ def export_onnx(
             f"the weights take {weights / 1e9:.1f} GB, and an ONNX file ends at 2 GB; write a .pt2 file instead"
         )
 
-    def write(temporary: Path) -> None:
-        temporary.write_bytes(_onnx_bytes(job))
-
     def load(temporary: Path) -> Callable[[Tensor], Any]:
         session = runtime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
         return lambda images: session.run(list(OUTPUTS), {INPUT: images.numpy()})
 
-    return job.finish(path, write, load)
+    return job.finish(path, _onnx_bytes, load)
 
 
 def export_torch(
@@ -120,18 +118,11 @@ def export_torch(
     _check_path(path, ".pt2")
     job = _Job(model, photos, input, fixed_size, threshold, size)
 
-    def write(temporary: Path) -> None:
-        program = job.trace()
-        for node in (node for graph in _modules(program) for node in graph.graph.nodes):
-            node.meta.pop("stack_trace", None)  # paths of this machine are nobody's business
-        with _quiet():
-            torch.export.save(program, temporary, extra_files={NOTE: json.dumps(job.note)})
-
     def load(temporary: Path) -> Callable[[Tensor], Any]:
         with _quiet():
             return torch.export.load(temporary).module()
 
-    return job.finish(path, write, load)
+    return job.finish(path, _torch_bytes, load)
 
 
 class _Job:
@@ -162,11 +153,11 @@ class _Job:
         self.note = self._note()
 
     def _note(self) -> dict[str, str]:
-        names = self.localizer.classes or [str(i) for i in range(self.model.classifier.num_classes)]
+        names = self.localizer.classes or map(str, range(self.model.classifier.num_classes))
         return {
             "fcam_version": __version__,
             "backbone": self.model.classifier.backbone.name,
-            "classes": json.dumps(names, ensure_ascii=False),
+            "classes": json.dumps([escaped(name) for name in names], ensure_ascii=False),
             "threshold": str(self.localizer.threshold),
             "size": str(self.localizer.size),
             **{name: json.dumps(v) for name, v in self.model.classifier.normalization_config().items()},
@@ -190,7 +181,7 @@ class _Job:
     def finish(
         self,
         path: str | Path,
-        write: Callable[[Path], None],
+        content: Callable[[_Job], bytes],
         load: Callable[[Path], Callable[[Tensor], Any]],
     ) -> Exported:
         """Write the file, run it, and keep it if it is right."""
@@ -200,12 +191,23 @@ class _Job:
         )  # a bad photo ends it now, not after minutes
         with write_atomic(path) as temporary:
             temporary.touch()  # a folder that takes no file must be noticed before the work
-            write(temporary)
-            num_bytes = temporary.stat().st_size
+            num_bytes = temporary.write_bytes(content(self))
             run = load(temporary)
             difference = check(run, self.model, images, self.input == "uint8")
             del run  # some systems cannot rename a file that is in use
         return Exported(Path(path), num_bytes, difference, sizes, self.note)
+
+
+def _torch_bytes(job: _Job) -> bytes:
+    """The network as a `.pt2` file with the notes, and nothing about this machine."""
+    program, stream = job.trace(), io.BytesIO()
+    graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes):
+        node.meta.pop("stack_trace", None)  # paths of this machine are nobody's business
+    with _quiet():
+        # On a full disk torch's own writing of a file ends the whole process: it raises once more while it cleans up.
+        torch.export.save(program, stream, extra_files={NOTE: json.dumps(job.note)})
+    return stream.getvalue()
 
 
 def _onnx_bytes(job: _Job) -> bytes:
@@ -268,10 +270,6 @@ def _needed(name: str) -> ModuleType:
         raise FcamError(
             f'writing ONNX needs {name}, which is not installed; pip install "fcam[export]"'
         ) from error
-
-
-def _modules(program: torch.export.ExportedProgram) -> list[torch.fx.GraphModule]:
-    return [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fcam import files
-from fcam.errors import FcamError
+from fcam.errors import FcamError, escaped
 from fcam.progress import say
 from fcam.simulate.simulation import FACTORS, measured, simulate, truths_of_dataset, truths_of_folder
 
@@ -131,7 +131,9 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         axes.set_ylabel(f"{title} (%)")
         axes.grid(alpha=0.3)
     panels[0].legend(fontsize=8)
-    figure.suptitle(f"Upper bound by resolution: {result['masks']}, {result['images']} images", fontsize=11)
+    title = f"Upper bound by resolution: {result['masks']}, {result['images']} images"
+    # A dollar in a folder's name begins no formula, and its bytes may be no text.
+    figure.suptitle(escaped(title), fontsize=11, parse_math=False)
     with files.write_atomic(path) as temporary:
         figure.savefig(temporary, dpi=150)
 
@@ -147,9 +149,10 @@ def _draw_runs(axes: Any, runs: Sequence[Mapping[str, Any]], metric: str) -> Non
                 [row["z"]], [row[metric]], marker, color=color, markersize=size, markeredgecolor="black"
             )
             axes.annotate(
-                f"{name} {run['run']}",
+                escaped(f"{name} {run['run']}"),
                 (row["z"], row[metric]),
                 xytext=(7, -9),
                 textcoords="offset points",
                 fontsize=7,
+                parse_math=False,
             )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-import yaml
 from tyro.conf import Positional
 
-from fcam.errors import FcamError
+from fcam.errors import FcamError, cut, shown
 from fcam.progress import say
-from fcam.run import config_from_dict
+from fcam.run import config_from_dict, parsed_yaml
 from fcam.sweep.collect import collect
 from fcam.sweep.execute import execute, is_finished
 from fcam.sweep.plan import Plan, SweepConfig, make_plan
@@ -76,16 +77,15 @@ def run_sweep(command: SweepCommand) -> int:
 def asked_for(command: SweepCommand) -> SweepConfig:
     """The sweep of a command line: its file, if it names one, with what else it says put over it."""
     values = _file(command.recipes)
-    recipes = tuple(values.get("recipes", ())) if values else command.recipes
-    start: SweepConfig = _checked({**values, "recipes": recipes})
+    start: SweepConfig = _checked({"recipes": command.recipes, **values})
     given: dict[str, Any] = {
         name: getattr(command, name) for name in ("data", "out", "preset") if getattr(command, name)
     }
     return dataclasses.replace(
         start,
         **given,
-        vary={**start.vary, **{k: _list(v) for k, v in map(_pair, command.vary)}},
-        set={**start.set, **{k: yaml.safe_load(v) for k, v in map(_pair, command.fixed)}},
+        vary={**start.vary, **{k: _list(k, v) for k, v in map(_pair, command.vary)}},
+        set={**start.set, **{k: _value(k, v) for k, v in map(_pair, command.fixed)}},
     )
 
 
@@ -100,10 +100,10 @@ def _checked(values: dict[str, Any]) -> SweepConfig:
     for name, value in loose.items():
         if not isinstance(value, kinds[name]):
             raise FcamError(f"the sweep's {name} is {value!r}, but named values belong there; mend the file")
-    presets = values.get("preset", ())
-    strict = {
-        name: value for name, value in values.items() if name not in kinds
-    } | {"preset": [presets] if isinstance(presets, str) else presets}  # fmt: skip
+    strict = {name: value for name, value in values.items() if name not in kinds}
+    for name in {"recipes", "preset"} & strict.keys():
+        if isinstance(strict[name], str):  # one of them needs no brackets
+            strict[name] = [strict[name]]
     checked = config_from_dict(SweepConfig, strict, "the sweep")
     return dataclasses.replace(checked, **loose)
 
@@ -114,11 +114,10 @@ def _file(recipes: Sequence[str]) -> dict[str, Any]:
         return {}
     path = Path(recipes[0])
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
     except OSError as error:
         raise FcamError(f"cannot read {path}: {error.strerror}; check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FcamError(f"{path} is no YAML: {' '.join(str(error).split())}; mend the file") from error
+    values = parsed_yaml(text, f"{path} is no YAML", "mend the file")
     return values if isinstance(values, dict) and "recipes" in values else {}
 
 
@@ -129,12 +128,20 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _list(text: str) -> list[Any]:
+def _value(name: str, text: str) -> Any:
+    """The value of one setting, as YAML reads it."""
+    # Once for YAML, once for the shell.
+    quoted = shlex.quote(f"{name}={json.dumps(text, ensure_ascii=False)}")
+    return parsed_yaml(
+        text, f"cannot read {shown(text)}, the value of {name}", f"quote it: --set {cut(quoted)}"
+    )
+
+
+def _list(name: str, text: str) -> list[Any]:
     """Values between commas, each as YAML reads it; commas inside brackets belong to a value."""
-    try:
-        return yaml.safe_load(f"[{text}]")
-    except yaml.YAMLError as error:
-        raise FcamError(f"cannot read the values {text!r}; separate them by commas") from error
+    example = shlex.quote(f'{name}="a","b"')
+    complaint = f"cannot read {shown(text)}, the values of {name}"
+    return parsed_yaml(f"[{text}]", complaint, f"quote those that are text: --vary {example}")
 
 
 def _print_plan(plan: Plan) -> None:
