@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -32,21 +33,24 @@ def test_the_model_inside_a_run_is_evaluated_as_the_run(
     assert json.loads((run / "metrics.json").read_text()) == json.loads(own)
 
 
-def test_numbers_of_a_model_alone_are_named_by_their_data(
-    run: Path, drawn_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_numbers_of_others_do_not_take_the_place_of_a_runs_own(
+    run: Path,
+    drawn_set: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     shutil.move(run / "model", tmp_path / "model")
-    monkeypatch.chdir(tmp_path)
-    assert main(["evaluate", "model", "--data", str(drawn_set), "--workers", "0"]) == 0
-    assert (tmp_path / f"metrics-test-{drawn_set.name}.json").is_file()
-
-
-def test_numbers_of_maps_do_not_take_the_place_of_a_runs_own(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    own = (run / "metrics.json").read_bytes()
     monkeypatch.chdir(run)
-    assert main(["evaluate", "--maps", "heat", "--data", "birds"]) == 2
-    assert "the current folder is a run's" in capsys.readouterr().err
+    data = ["--data", str(drawn_set), "--workers", "0"]
+    for what in (["--maps", "heat"], ["../model"]):
+        assert main(["evaluate", *what, *data]) == 2
+        assert re.search(f"current folder is a run.s, .* {what[-1]} go", capsys.readouterr().err)
+    assert (run / "metrics.json").read_bytes() == own
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", "model", *data]) == 0
+    assert (tmp_path / "metrics.json").is_file()
 
 
 def test_out_may_be_a_folder(run: Path, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def run_evaluate(config: EvaluateConfig) -> int:
         if getattr(config, name) < least:
             raise FcamError(f"--{name.replace('_', '-')} is {getattr(config, name)}; take {least} or more")
     if config.maps is not None:
-        out = _file_of_maps(config)
+        out = _file(config, "metrics.json")
         report = evaluate_map_files(config.maps, config.metadata, config.split, config.data)
     else:
         report, out = _evaluate_model(config)
@@ -101,18 +101,16 @@ def run_evaluate(config: EvaluateConfig) -> int:
     return 0
 
 
-def _file_of_maps(config: EvaluateConfig) -> Path:
-    """Where the numbers of heat maps go."""
-    if config.out is None and Path("config.yaml").is_file():
+def _file(config: EvaluateConfig, name: str, run: Path | None = None) -> Path:
+    """The file for the numbers, once it is known that it can be written: `name` in the folder of the run or in the current one,
+    unless `--out` names another file or folder.
+    """
+    if not (config.out or run) and Path("config.yaml").is_file() and Path("metrics.json").is_file():
         raise FcamError(
             f"the current folder is a run's, whose metrics.json is its own; say with --out FILE where the numbers of "
-            f"{config.maps} go"
+            f"{config.maps or config.model} go"
         )
-    return _writable(config.out or Path(), "metrics.json")
-
-
-def _writable(out: Path, name: str) -> Path:
-    """The file for the numbers, `out` or `name` in that folder, once it is known that it can be written."""
+    out = config.out or run or Path()
     out = out / name if out.is_dir() else out
     if process_state().is_main_process:
         files.check_writable(out)
@@ -138,7 +136,7 @@ def _evaluate_model(config: EvaluateConfig) -> tuple[dict[str, Any], Path]:
         )
     model = _load(config, folder, data)
     changed = differences(config, model.metadata, folder)
-    out = _writable(config.out or (folder if is_run else Path()), file_name(config, changed))
+    out = _file(config, file_name(config, changed), folder if is_run else None)
     report = evaluate(
         model,
         data,
@@ -225,13 +223,9 @@ def _remember(folder: Path, metadata: Mapping[str, Any], ways: Ways) -> None:
 
 
 def _is_its_data(folder: Path, data: str) -> bool:
-    """Whether a run was trained on this data set, as far as can be told: a set that has moved keeps its name. Of a model alone
-    nothing says what it was trained on.
-    """
-    if not data:
+    """Whether a model was trained on this data set, as far as can be told: a set that has moved keeps its name."""
+    if not data or not (folder / "config.yaml").is_file():
         return True
-    if not (folder / "config.yaml").is_file():
-        return False
     own = load_config(folder).data
     if os.path.exists(own):
         return os.path.samefile(own, data)
