@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fcam import files
+from fcam import files, recipes
 from fcam.config import TrainConfig
 from fcam.errors import FcamError
 from fcam.grabcut import load_opencv
@@ -36,6 +36,8 @@ NAMES = {"max_box_acc": "MaxBoxAcc @0.5", "pxap": "PxAP"}
 SLOW = "-slow"
 """What the name of a row ends with whose classifier's head learned slowly."""
 ROWS = ["cub10", f"cub10{SLOW}", "butterfly10", "pets3", "imagenette10"]
+METHODS = {"cub10": ["cam", "gradcam"]}
+"""Whose maps teach, where it is not the CAM alone."""
 SEEDS = [0, 1, 2]
 SHARPEN = 3
 """Epochs of sharpening."""
@@ -172,7 +174,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the sets")
     parser.add_argument("--out", type=Path, default=Path("runs/photo_sets"))
     parser.add_argument("--sets", nargs="+", default=ROWS, choices=ROWS)
-    parser.add_argument("--methods", nargs="+", default=["cam"])
+    parser.add_argument(
+        "--methods", nargs="+", choices=recipes.METHODS, help="default: cam, on cub10 gradcam too"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--table-only", action="store_true", help="only collect what is finished")
     arguments = parser.parse_args()
@@ -182,14 +186,15 @@ def main() -> None:
     def configs(name: str, method: str, seeds: Iterable[int]) -> list[TrainConfig]:
         return [settings(name, method, seed, arguments.data, out) for seed in seeds]
 
-    for name, method in product(arguments.sets, arguments.methods) if not arguments.table_only else []:
-        for first in configs(name, method, arguments.seeds):
-            run(first)
-            if is_finished(first):
-                run(sharpened(first))
+    for name in arguments.sets if not arguments.table_only else []:
+        for method in arguments.methods or METHODS.get(name, ["cam"]):
+            for first in configs(name, method, arguments.seeds):
+                run(first)
+                if is_finished(first):
+                    run(sharpened(first))
     # Whatever is finished stands in the tables, also what was not asked for this time.
     rows, thresholds = [], []
-    for name, method in product(ROWS, arguments.methods):
+    for name, method in product(ROWS, recipes.METHODS):
         done = [c for c in configs(name, method, sorted({*SEEDS, *arguments.seeds})) if is_finished(c)]
         rows += [row(name, method, done)] if done else []
         thresholds += [threshold_row(name, done)] if done and method == "cam" else []
