@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 from pathlib import Path
 
@@ -13,8 +14,6 @@ from fcam.config import TrainConfig
 from fcam.errors import FcamError
 from fcam.lock import LOCK, alone
 from fcam.train import train
-
-pytest.importorskip("fcntl")
 
 
 def test_of_two_in_one_folder_the_second_is_turned_away(tmp_path: Path) -> None:
@@ -41,8 +40,6 @@ def test_a_lock_that_a_killed_process_left_holds_nobody_up(tmp_path: Path) -> No
 def test_a_lock_that_was_removed_in_between_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fcntl
-
     lock, taken = fcntl.flock, []
 
     def late(file: object, how: int) -> None:

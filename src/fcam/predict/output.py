@@ -231,12 +231,6 @@ class Journal:
             self.rows = self._read()
         if ours:
             self._sweep()
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FcamError(
-                f"cannot make the folder {out}: {error.strerror or error}; choose another --out"
-            ) from error
         lines = [{"settings": self.settings}, *self.rows]
         write_text(out / JOURNAL, "".join(json.dumps(line) + "\n" for line in lines))
         (out / FINAL).unlink(missing_ok=True)
