@@ -478,6 +478,10 @@ def test_own_code_is_never_imported_because_a_file_says_so(
     assert all(torch.equal(v, again.state_dict()[k]) for k, v in model.state_dict().items())
     with pytest.raises(fcam.FcamError, match="architecture that the saved"):
         fcam.FCAM.from_pretrained(tmp_path / "saved", classifier=OwnCNN(7))
+    # A factory that fails is no fault of the folder.
+    (tmp_path / "broken.py").write_text("def build():\n    return 1 / 0\n")
+    with pytest.raises(fcam.FcamError, match=r"^broken:build failed \(ZeroDivisionError"):
+        fcam.FCAM.from_pretrained(tmp_path / "saved", classifier="broken:build")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from skimage.filters import threshold_otsu
+from skimage.morphology import dilation
 
 from fcam.config import SeedConfig
 from fcam.errors import FcamError
@@ -61,6 +62,21 @@ def test_border_does_not_erode_and_dilation_grows_back():
     everything = SeedConfig(foreground_pixels=900, background_pixels=0, dilation=3)
     rows, _ = (sample_seeds(cam, everything, generator())[0] == 1).nonzero(as_tuple=True)
     assert (rows.min(), rows.max()) == (0, 25)
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (3, 40), (1, 50)])
+@pytest.mark.parametrize("side", [3, 5, 11])
+def test_points_grow_to_squares(shape: tuple[int, int], side: int) -> None:
+    cams = torch.rand(3, *shape, generator=generator(1))
+    points, grown = (
+        sample_seeds(
+            cams, SeedConfig(foreground_pixels=3, background_pixels=0, erosion=1, dilation=d), generator()
+        )
+        for d in (1, side)
+    )
+    for own, square in zip(points, grown, strict=True):
+        expected = dilation((own == 1).numpy(), np.ones((side, side)))
+        np.testing.assert_array_equal((square == 1).numpy(), expected)
 
 
 def test_region_that_erosion_would_empty_stays():

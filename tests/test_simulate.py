@@ -12,6 +12,7 @@ from PIL import Image
 
 from fcam.cli import main
 from fcam.errors import FcamError
+from fcam.simulate import command
 from fcam.simulate.command import as_markdown, draw
 from fcam.simulate.simulation import Truth, _boxes, low_resolution, simulate, truths_of_folder
 
@@ -127,6 +128,14 @@ def test_the_command_leaves_numbers_table_and_figure(drawn_set, tiny_run, tmp_pa
     assert "was scored at 64 pixels a side, the masks would be at 224" in capsys.readouterr().err
     assert main([*arguments, "--split", "val", "--runs", str(tiny_run)]) == 2
     assert "separate figures" in capsys.readouterr().err
+
+
+def test_where_nothing_can_be_written_is_said_before_the_work(drawn_set, tmp_path, capsys, monkeypatch):
+    (tmp_path / "taken").write_text("mine")
+    monkeypatch.setattr(command, "simulate", lambda *_: pytest.fail("worked in vain"))
+    assert main(["simulate", "--data", str(drawn_set), "--out", str(tmp_path / "taken")]) == 2
+    assert "taken" in capsys.readouterr().err
+    assert (tmp_path / "taken").read_text() == "mine"
 
 
 def test_names_are_drawn_as_they_are(tmp_path):

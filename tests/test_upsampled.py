@@ -100,6 +100,30 @@ def test_autocast_and_wide_gradients_take_the_plain_way(quick: list[bool]) -> No
     assert quick == [True]
 
 
+@pytest.mark.parametrize("side", [6, 12])
+def test_maps_convolved_apart_under_autocast_have_the_same_values_and_gradients(
+    side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = UpsampledConv2d(6, 5, bias=True).to(memory_format=LAST)
+    x, skip = maps(2, 4, 6, 6).requires_grad_(), maps(2, 2, side, side)
+    joined: list[int] = []
+    cat = torch.cat
+    monkeypatch.setattr(torch, "cat", lambda *a, **k: joined.append(1) or cat(*a, **k))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(x, skip)
+        assert not joined
+        layer(x.detach(), skip)  # of which no gradient is wanted: one convolution
+        assert joined
+    gradient = maps(*found.shape)
+    by = torch.autograd.grad(found, [x, *layer.parameters()], gradient.bfloat16())
+    true = layer(x, skip)
+    torch.testing.assert_close(found.float(), true, rtol=0.02, atol=0.05)
+    wanted = torch.autograd.grad(true, [x, *layer.parameters()], gradient)
+    for own, exact in zip(by, wanted, strict=True):
+        assert (own - exact).norm() < 0.02 * exact.norm()
+
+
 def test_a_decoder_takes_it_and_gives_the_same_maps(
     monkeypatch: pytest.MonkeyPatch, quick: list[bool]
 ) -> None:

@@ -171,6 +171,8 @@ class FCAM(nn.Module):
             try:
                 _check_widths(config, state)
                 model = cls.from_config(config, classifier)
+            except sources.FactoryError:
+                raise
             except FcamError as error:
                 raise FcamError(f"{folder / checkpoint.CONFIG}: {error}") from error
         part = model.decoder if _is_decoder_only(config) else model

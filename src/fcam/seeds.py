@@ -149,10 +149,16 @@ def draw_background(cams: Tensor, n_minus: float, k: int, generator: torch.Gener
 
 
 def _dilate(points: Tensor, side: int) -> Tensor:
-    """Grow points to squares; `side` is odd."""
-    if side <= 1:
-        return points
-    return F.max_pool2d(points[:, None].float(), side, stride=1, padding=side // 2)[:, 0] > 0
+    """Grow points (B, H, W) to squares; `side` is odd."""
+    radius = side // 2
+    for dim in (1, 2):
+        grown = points.clone()
+        for shift in range(1, min(radius, points.shape[dim] - 1) + 1):
+            length = points.shape[dim] - shift
+            grown.narrow(dim, 0, length).logical_or_(points.narrow(dim, shift, length))
+            grown.narrow(dim, shift, length).logical_or_(points.narrow(dim, 0, length))
+        points = grown
+    return points
 
 
 def _check(cams: Tensor, config: SeedConfig) -> None:

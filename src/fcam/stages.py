@@ -86,8 +86,8 @@ class DecoderStage(nn.Module):
         self.settings = config.stage2
         self.config = config
         self.loss = PixelAlignmentLoss(config.loss)
-        # In a list, which hides it from parameters and state: a copy of the classifier that runs quicker.
-        self._frozen: list[nn.Module] = [model.classifier]
+        # In a list, which hides it from parameters and state: a copy of the backbone that runs quicker.
+        self._frozen: list[nn.Module] = [model.classifier.backbone]
 
     @property
     def trained(self) -> nn.Module:
@@ -100,7 +100,7 @@ class DecoderStage(nn.Module):
         classifier.freeze()
         side, device = self.config.crop, next(classifier.parameters()).device
         example = torch.zeros(1, 3, side, side, device=device).contiguous(memory_format=torch.channels_last)
-        self._frozen = [folded(classifier, example)]
+        self._frozen = [folded(classifier.backbone, example)]
         return [{"params": list(self.model.decoder.parameters()), "lr": optimizer.lr}]
 
     def forward(
@@ -123,9 +123,9 @@ class DecoderStage(nn.Module):
         return self.loss(logits, seeds, images, epoch)
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """The frozen classifier's features [f1, ..., fD] of images (B, 3, H, W) in [0, 1]."""
+        """The frozen backbone's features [f1, ..., fD] of images (B, 3, H, W) in [0, 1]."""
         with quick_convolutions(images), torch.no_grad():
-            return self._frozen[0](images).features
+            return self._frozen[0](images)
 
     def _maps(
         self, images: Tensor, features: Sequence[Tensor], labels: Tensor, generator: torch.Generator | None

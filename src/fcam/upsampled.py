@@ -36,11 +36,24 @@ class UpsampledConv2d(nn.Conv2d):
         if skip is not None and same_size(x.shape[-2:], skip.shape[-2:]):
             # Doubling each pixel and sampling back to the old size with corners aligned gives the old map:
             # sample i falls between the two copies of pixel i. So nothing is done when the sizes agree.
-            return super().forward(torch.cat((x, skip), dim=1))
+            return self._both(x, skip)
         if self._gains(x, skip):
             return self._on_the_map(x, skip)
         x = F.interpolate(x, scale_factor=2.0, mode="nearest")
-        return super().forward(x if skip is None else torch.cat((fit(x, skip.shape[-2:]), skip), dim=1))
+        return super().forward(x) if skip is None else self._both(fit(x, skip.shape[-2:]), skip)
+
+    def _both(self, x: Tensor, skip: Tensor) -> Tensor:
+        """The convolution of two maps of one size, the second appended to the first."""
+        if not self._gains_apart(x, skip):
+            return super().forward(torch.cat((x, skip), dim=1))
+        own, others = self.weight.split([x.shape[1], skip.shape[1]], dim=1)
+        return self._conv_forward(x, own, self.bias) + self._conv_forward(skip, others, None)
+
+    def _gains_apart(self, x: Tensor, skip: Tensor) -> bool:
+        """Whether no gradient is wanted of the classifier's map alone: convolved by itself, none is worked out for it, and the
+        maps are not copied together and their gradients apart again. In float32 Winograd's way gains more, on both together."""
+        wanted = torch.is_grad_enabled() and x.requires_grad and not skip.requires_grad
+        return wanted and x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
 
     def _gains(self, x: Tensor, skip: Tensor | None) -> bool:
         return (

@@ -26,7 +26,7 @@ from fcam.cli import main
 from fcam.data import EvalTransform, open_dataset
 from fcam.errors import FcamError
 from fcam.model import FCAM
-from fcam.report import gallery
+from fcam.report import command, gallery
 from fcam.report.collect import group, papers_number, read_run, read_runs, repeated, training_seconds
 from fcam.report.command import ReportConfig, run_report
 from fcam.report.curves import EXACT, Measure, open_run, survey
@@ -169,6 +169,16 @@ def test_the_gallery_shows_small_copies_of_the_maps(page: str, tiny_run: Path) -
     assert np.abs(np.asarray(fcam.convert("L")) / 255 - np.asarray(small)).max() < 0.03
     overlap = np.frombuffer(base64.b64decode(own["overlap"]["fcam"]), np.uint8).reshape(8, index["steps"])
     assert overlap.max() <= EXACT
+
+
+def test_where_nothing_can_be_written_is_said_before_the_work(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "taken").write_text("mine")
+    monkeypatch.setattr(command, "open_run", lambda *_: pytest.fail("worked in vain"))
+    with pytest.raises(FcamError, match="taken"):
+        run_report(ReportConfig(runs=(tiny_run,), out=tmp_path / "taken", workers=0))
+    assert (tmp_path / "taken").read_text() == "mine"
 
 
 def test_the_same_run_gives_the_same_page(tiny_run: Path, made: Path, tmp_path: Path) -> None:

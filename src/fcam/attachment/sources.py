@@ -30,6 +30,10 @@ SIDES = (224, 32, 64, 96, 128, 160, 192, 256, 299, 384)
 _PARTICULAR = ("googlenet", "inception_v3")
 
 
+class FactoryError(FcamError):
+    """Somebody's own code gave no classifier; no file of a saved model is at fault."""
+
+
 def build(
     source: str,
     num_classes: int | None = None,
@@ -116,12 +120,12 @@ def _factory(module: str, name: str) -> Callable[[int | None, bool], nn.Module]:
         try:
             model = factory(**options)
         except Exception as error:  # it is somebody's own code
-            raise FcamError(
+            raise FactoryError(
                 f"{module}:{name} failed ({type(error).__name__}: {cut(error)}); "
                 "it must return the classifier and may take num_classes"
             ) from error
         if not isinstance(model, nn.Module):
-            raise FcamError(f"{module}:{name} returned a {type(model).__name__}, not a torch module")
+            raise FactoryError(f"{module}:{name} returned a {type(model).__name__}, not a torch module")
         fits = num_classes is None or bool(options) or _last_rows(model) == num_classes
         return model if fits else with_new_layer(model, int(num_classes or 0))
 

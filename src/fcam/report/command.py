@@ -69,6 +69,7 @@ def run_report(config: ReportConfig, title: str = "", lead: str = "") -> Path:
     notes: list[str] = []
     groups = group(read_runs(expand(config.runs), config.split, notes))
     notes += repeated(groups)
+    files.check_writable(config.out / "index.html")
     looks = [_look(own, config, notes) for own in groups]
     for note in notes:
         say(note)

@@ -66,6 +66,7 @@ def run_simulate(config: SimulateConfig) -> Path:
                     f"{run['run']} was scored on {run['split']} of {run['data']}, the masks are those of {name}; "
                     "draw them in separate figures"
                 )
+    files.check_writable(config.out / "simulation.json")
     result = {"masks": name, **simulate(truths, config.z, total), "runs": runs}
     files.write_json(config.out / "simulation.json", result)
     files.write_text(config.out / "simulation.md", as_markdown(result))
