@@ -3,9 +3,9 @@
     python benchmarks/autocast_step.py
 
 A processor without bfloat16 units takes minutes for the convolutions of such a step, so only all else can be measured there:
-each convolution is replaced by a stand-in that writes a result of the right shape, type and layout. Processor time of one thread,
-batch 8 at 224x224, in turns, medians: with the decoder's maps and the classifier's appended to each other, and convolved apart
-(`fcam.upsampled`).
+each convolution is replaced by a stand-in that writes a result of the right shape, type and layout. Processor time of one
+thread, batch 8 at 224x224, in turns, medians: with the decoder's maps and the classifier's appended to each other, and
+convolved apart (`fcam.upsampled`).
 """
 
 from __future__ import annotations
