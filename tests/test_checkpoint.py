@@ -95,8 +95,8 @@ def test_damaged_config(saved: Path, text: str) -> None:
 
 
 def test_weights_of_another_model(saved: Path) -> None:
-    state = load_file(saved / "model.safetensors")
-    wrong = dict(state)
+    # Copies: the file that the tensors are read from is written over.
+    wrong = {key: value.clone() for key, value in load_file(saved / "model.safetensors").items()}
     wrong["decoder.blocks.0.conv1.0.weight"] = torch.zeros(1, 2, 3, 3)
     save_file(wrong, saved / "model.safetensors")
     with pytest.raises(FcamError, match=r"blocks\.0\.conv1\.0\.weight has shape \(1, 2, 3, 3\) instead of"):

@@ -269,13 +269,6 @@ def test_a_full_disk_is_one_sentence(tiny: FCAM, tmp_path: Path, monkeypatch) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_torch_that_is_too_old_is_named(tiny: FCAM, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(torch, "__version__", "2.4.1+cpu")
-    for write, name in ((export_onnx, "m.onnx"), (export_torch, "m.pt2")):
-        with pytest.raises(FcamError, match=r"needs torch 2\.\d+ or newer, this is 2\.4\.1"):
-            write(tiny, tmp_path / name)
-
-
 def test_weights_beyond_the_format_are_refused(tiny: FCAM, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(export, "ONNX_LIMIT", 1000)
     with pytest.raises(FcamError, match=r"\.pt2"):

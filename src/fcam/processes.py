@@ -14,10 +14,4 @@ def process_state() -> PartialState:
     Accelerate takes processes on CPUs for separate runs unless it is told, and the first call in a process decides.
     """
     launched = "LOCAL_RANK" in os.environ
-    return PartialState(cpu=True) if launched and not _has_accelerator() else PartialState()
-
-
-def _has_accelerator() -> bool:
-    if hasattr(torch, "accelerator"):
-        return torch.accelerator.is_available()
-    return torch.cuda.is_available()  # torch before 2.6
+    return PartialState(cpu=True) if launched and not torch.accelerator.is_available() else PartialState()

@@ -243,10 +243,11 @@ class Run:
 
     def save_state(self, stage: str, state: dict[str, Any]) -> None:
         """Write the resume point of `stage`, whole or not at all; raises `FcamError` when the disk is full."""
-        with files.write_atomic(self.state_path(stage)) as temporary:
+        # Into a file of Python's: torch's own writer does not always notice that the end finds no room.
+        with files.write_atomic(self.state_path(stage)) as temporary, temporary.open("wb") as file:
             try:
-                torch.save(state, temporary)
-            except RuntimeError as error:  # of its C++ writer, which knows no error numbers
+                torch.save(state, file)
+            except RuntimeError as error:  # of its C++ side, which knows no error numbers
                 raise OSError("torch could not write the whole file") from error
 
     def load_state(self, stage: str) -> dict[str, Any] | None:

@@ -136,9 +136,8 @@ def _same_size(layer: Any) -> nn.Module | None:
 def _padded_copy(conv: nn.Conv2d) -> nn.Conv2d:
     """A convolution with `conv`'s own weights that pads as much as its kernel needs at stride 1."""
     shape: Any = {"kernel_size": conv.kernel_size, "dilation": conv.dilation, "groups": conv.groups}
-    copy: Any = Conv2dSame(
-        conv.in_channels, conv.out_channels, bias=conv.bias is not None, device="meta", **shape
-    )
+    with torch.device("meta"):
+        copy: Any = Conv2dSame(conv.in_channels, conv.out_channels, bias=conv.bias is not None, **shape)
     copy.weight = conv.weight
     copy.bias = conv.bias
     return copy

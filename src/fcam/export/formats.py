@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.torch_version import TorchVersion
 
 from fcam import __version__
 from fcam.errors import FcamError, cut, escaped
@@ -39,8 +38,6 @@ MASK_RULE = "floor(255 foreground) > int(threshold * its maximum)"
 NOTE = "fcam.json"
 """Name of the notes inside a `.pt2` file."""
 OPSET = 18
-OLDEST_TORCH = "2.7"
-"""Older ones turn free sizes into fixed ones, or cannot name them."""
 TRACED = (2, 103, 141)
 """Batch, height and width of the traced images: odd, and none like another, so that no size is taken for special."""
 ONNX_LIMIT = 2**31 - 2**24
@@ -139,11 +136,6 @@ class _Job:
     ) -> None:
         if input not in INPUT_TEXTS:
             raise FcamError(f"input is {input!r}; take 'float' or 'uint8'")
-        if TorchVersion(torch.__version__) < OLDEST_TORCH:
-            raise FcamError(
-                f"exporting with free sizes needs torch {OLDEST_TORCH} or newer, this is {torch.__version__}; "
-                "upgrade torch, the saved model stays usable"
-            )
         own = copy.deepcopy(model).float()
         # What prediction takes, the file's user shall have too: threshold, size, names and the way photos are resized.
         self.localizer = Localizer(own, threshold, size, device="cpu", dtype=torch.float32)

@@ -77,7 +77,7 @@ def _mask_array(mask: Tensor | np.ndarray, shape: tuple[int, ...], name: str) ->
         raise FcamError(f"{name} must be integer or bool, got {array.dtype}; threshold them first")
     if name == "ignore":
         array = array != 0
-    elif array.dtype not in (np.uint8, np.bool):
+    elif array.dtype not in (np.uint8, np.bool_):
         # A value that does not fit 8 bits must not wrap around to a valid one.
         array = np.where((array < 0) | (array > IGNORE), 2, array)
     return np.require(array, np.uint8, ["C", "W"])
