@@ -50,8 +50,10 @@ class UpsampledConv2d(nn.Conv2d):
         return self._conv_forward(x, own, self.bias) + self._conv_forward(skip, others, None)
 
     def _gains_apart(self, x: Tensor, skip: Tensor) -> bool:
-        """Whether a gradient is wanted of the decoder's map and none of the classifier's: convolved apart, none is worked out, and
-        the maps are not copied together and their gradients apart again. In float32 Winograd's way gains more, on both together.
+        """Whether a gradient is wanted of the decoder's map and none of the classifier's, under autocast on a CPU.
+
+        Convolved apart, none is worked out, and the maps are not copied together and their gradients apart again. In
+        float32 Winograd's way gains more, on both together.
         """
         wanted = torch.is_grad_enabled() and x.requires_grad and not skip.requires_grad
         return wanted and x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
