@@ -58,12 +58,9 @@ def stand_in(
     """`F.conv2d` as autocast calls it, with the stand-in for the library's work."""
     if not torch.is_autocast_enabled("cpu"):
         return convolution(images, weight, bias, stride, padding, dilation, groups)
-    with torch.device("meta"):
-        like = torch.empty_like(images, device="meta"), torch.empty_like(weight, device="meta")
-        with torch.autocast("cpu", enabled=False):
-            shape = list(
-                convolution(like[0].float(), like[1].float(), None, stride, padding, dilation, groups).shape
-            )
+    with torch.autocast("cpu", enabled=False):
+        without_data = (images.to("meta", torch.float32), weight.to("meta", torch.float32))
+        shape = list(convolution(*without_data, None, stride, padding, dilation, groups).shape)
     cast = [None if t is None else t.to(torch.bfloat16) for t in (images, weight, bias)]
     return StandIn.apply(*cast, shape)  # pyright: ignore[reportReturnType]
 
